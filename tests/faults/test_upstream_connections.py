@@ -182,7 +182,8 @@ async def test_an_abort_in_the_middle_of_the_text_fails_the_call_and_is_not_trie
 async def test_a_stream_cut_at_any_byte_never_looks_complete_and_keeps_the_text_that_came() -> None:
     whole = b"".join((chunk("Hello"), chunk(" wor\u00e9"), chunk(finish="stop"), usage(5, 2), DONE))
     finish_at = whole.index(b'"stop"')
-    finish_ends_at = whole.index(b"\n\n", finish_at) + 2
+    # The last event of a stream may lack its blank line.
+    finish_ends_at = whole.index(b"\n\n", finish_at)
     ends = range(len(whole) + 1)
     async with upstream(*[streaming(whole[:end]) for end in ends]) as server, backend(server, retries=PATIENT) as one:
         for end in ends:

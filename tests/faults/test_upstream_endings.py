@@ -69,6 +69,10 @@ USAGES: dict[str, tuple[object, Usage]] = {
         {"prompt_tokens": 40, "completion_tokens": 0},
         Usage(input_tokens=40, output_tokens=5, model_calls=1, source=UsageSource.PARTIAL),
     ),
+    "text": (
+        {"prompt_tokens": "40", "completion_tokens": "9"},
+        Usage(input_tokens=40, output_tokens=9, model_calls=1),
+    ),
     "no prompt": (
         {"completion_tokens": 9},
         Usage(input_tokens=90, output_tokens=9, model_calls=1, source=UsageSource.PARTIAL),
@@ -80,7 +84,6 @@ NO_USAGES: tuple[object, ...] = (
     [],
     "x",
     {"prompt_tokens": -1},
-    {"prompt_tokens": "7"},
     {"prompt_tokens": 1e9, "completion_tokens": True},
 )
 USAGES |= {

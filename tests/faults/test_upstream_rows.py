@@ -329,6 +329,7 @@ async def test_a_refusal_in_words_is_text_that_ends_as_filtered(speech: Speech) 
 
 USAGES: dict[str, tuple[object, object, Usage]] = {
     "whole": (40, 9, Usage(input_tokens=40, output_tokens=9, model_calls=1)),
+    "texts": ("40", "9", Usage(input_tokens=40, output_tokens=9, model_calls=1)),
     "no output": (40, 0, Usage(input_tokens=40, output_tokens=5, model_calls=1, source=UsageSource.PARTIAL)),
     "no prompt": (0, 9, Usage(input_tokens=90, output_tokens=9, model_calls=1, source=UsageSource.PARTIAL)),
 }
@@ -338,7 +339,7 @@ USAGES |= {
         wrong,
         Usage(input_tokens=90, output_tokens=5, model_calls=1, source=UsageSource.ESTIMATED),
     )
-    for wrong in (-1, "7", 1e9, True, 10**12, None)
+    for wrong in (-1, "seven", 1e9, True, 10**12, None)
 }
 
 

@@ -20,6 +20,7 @@ LATER: Final = "The tool has told it.\n<answer>seventeen</answer>"
 """What the model says once it has been answered."""
 FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens", "source")
 """The members of a right value that are members of the usage."""
+_CALLS_FOR_A_FAILED_ONE: Final = 4
 _ANSWERED: Final = ("answered", "answered_untagged")
 
 
@@ -52,6 +53,8 @@ async def try_chat(site: Site, row: Row) -> list[str]:
     is_react = row.input.get("strategy") == "react"
     talk = site.models.begin(row.id, [said, say_text(LATER)] if is_react else [said])
     found = await _ask(site, row)
+    if found.finish == "error":
+        await _reassure(site)
     faults = compare(row.right, found)
     wanted = row.right.get("requests")
     if wanted is not None and len(talk.asked) != wanted:
@@ -97,6 +100,13 @@ async def _ask(site: Site, row: Row) -> Found:
     except ReasondError as error:
         found.finish, found.error = "error", str(error)
     return found
+
+
+async def _reassure(site: Site) -> None:
+    """Make calls that end well: a backend of whose last calls half failed is left alone for a while."""
+    site.models.begin("well", [say_text(LATER)])
+    for _ in range(_CALLS_FOR_A_FAILED_ONE):
+        await site.client.reason(f"{MARK.format(row='well')} Is all well?", strategy="chain_of_thought")
 
 
 async def _stream_content(site: Site, row: Row) -> str:

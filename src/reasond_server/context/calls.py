@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
+from reasond_server.dialects.reasoning_marks import LONE_CLOSE
+from reasond_server.dialects.text_calls import may_begin_call, read_text_calls
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call
@@ -20,16 +22,17 @@ from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
-    from reasond_server.types import ToolCall
+    from reasond_server.types import Json, ToolCall
 
 ResultT = TypeVar("ResultT")
 
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
+_LOOK_BEHIND: Final = 32
 _READ_CLOSING: Final = attrgetter("closing")
 # About 64 tokens: a model that is about to end may write this much after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
@@ -41,6 +44,7 @@ class ModelReply:
 
     A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
     an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
+    `is_call_unread`: the model began a call of a tool that cannot be read, in its text or by its finish reason.
     """
 
     parsed: ParsedReply
@@ -48,6 +52,7 @@ class ModelReply:
     usage: Usage
     calls: Sequence[ToolCall] = ()
     cut_usage: Usage = NOTHING
+    is_call_unread: bool = False
 
     @property
     def is_only_hidden_reasoning(self) -> bool:
@@ -67,6 +72,13 @@ class ModelReply:
         return self.usage.reasoning_tokens or self.usage.output_tokens
 
 
+@dataclass(slots=True)
+class _CurrentParser:
+    """The parser of a reply that may be read again."""
+
+    parser: TagParser
+
+
 class ReplyListener:
     """Turns the events of one call into fragments and a reply: send `request`, `take` each event, then `close`.
 
@@ -80,6 +92,9 @@ class ReplyListener:
     tag is read and dropped, because the usage comes at the end of the call. After much more text `is_done` becomes
     true: then close the call, and `close` counts its usage (UsageSource.ESTIMATED). `label` is the label of the
     ChatRequest.
+
+    Some models write calls of `tools`, or of tools `told` in the prompt, into their text in a form of their own. From
+    where such a call may begin, no fragments are returned before the end, and the reply has the calls.
     """
 
     def __init__(
@@ -92,12 +107,18 @@ class ReplyListener:
         kinds: Sequence[TagKind] = (TagKind.ANSWER, TagKind.CONTINUE),
         tools: Sequence[ToolSpec] = (),
         tool_choice: str = "auto",
+        told: Sequence[ToolSpec] = (),
         label: str = "",
         seed: int | None = None,
     ) -> None:
         self._kinds = kinds
+        self._tools = {spec.name: spec.parameters for spec in (*tools, *told)}
         self._cut_usage = NOTHING
-        self._parser = parser = TagParser(kinds=kinds)
+        # A bound method in the request would make a cycle, which keeps whole prompts until they are looked for.
+        self._current = current = _CurrentParser(TagParser(kinds=kinds))
+        self._hold = CallHold()
+        self._texts: list[str] = []
+        self._behind = ""
         self.request = ChatRequest(
             messages=messages,
             max_tokens=max_tokens,
@@ -109,13 +130,16 @@ class ReplyListener:
             tool_choice=tool_choice,
             label=label,
             seed=seed,
-            has_enough=lambda: parser.is_done,
+            has_enough=lambda: current.parser.is_done,
         )
         self._past = 0
-        self._behind: list[str] = []
         self._written: list[str] = []
         self._calls: list[ToolCall] = []
         self._finished: Finished | None = None
+
+    @property
+    def _parser(self) -> TagParser:
+        return self._current.parser
 
     @property
     def is_done(self) -> bool:
@@ -127,10 +151,13 @@ class ReplyListener:
         if isinstance(event, Finished):
             self._finished = event
         elif self._parser.is_done:
-            self._pass_over(event)
+            return self._pass_over(event)
         elif isinstance(event, Text):
             self._written.append(event.text)
-            return self._parser.feed(event.text)
+            self._texts.append(event.text)
+            fragments = self._show(self._parser.feed(event.text))
+            self._behind = self._parser.behind
+            return [*fragments, *self._read_again()] if self._behind else fragments
         elif isinstance(event, ReasoningText):
             self._written.append(event.text)
             return self._parser.feed_reasoning(event.text)
@@ -138,13 +165,31 @@ class ReplyListener:
             self._calls.append(event)
         return ()
 
-    def _pass_over(self, event: Text | ReasoningText | ToolCall) -> None:
+    def _show(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
+        return self._hold.take(fragments) if self._tools else fragments
+
+    def _pass_over(self, event: Text | ReasoningText | ToolCall) -> Sequence[Fragment]:
         """Count text after the closing tag: it is billed, and its length shows whether the model stops."""
         text = event.text if isinstance(event, Text | ReasoningText) else event.arguments_json
         self._written.append(text)
-        if isinstance(event, Text):
-            self._behind.append(text)
         self._past += len(text)
+        if not isinstance(event, Text):
+            return ()
+        self._texts.append(event.text)
+        self._behind += event.text
+        return self._read_again()
+
+    def _read_again(self) -> Sequence[Fragment]:
+        """Read what stands behind reasoning that ends only behind the tags of an answer: it quoted them."""
+        if LONE_CLOSE not in self._behind:
+            return ()
+        before, _, after = "".join(self._texts).rpartition(LONE_CLOSE)
+        thinking = self._parser.result.thinking
+        self._current.parser, self._texts, self._past = TagParser(kinds=self._kinds), [after], 0
+        self._parser.feed_reasoning(thinking + before)
+        fragments = self._show(self._parser.feed(after))
+        self._behind = self._parser.behind
+        return fragments
 
     def ask_again(self) -> bool:
         """Return whether to send `request` again, now without stop strings, because they ended the reasoning.
@@ -154,10 +199,12 @@ class ReplyListener:
         finished = self._finished
         if finished is None or not finished.is_stopped_in_reasoning or not self.request.stop:
             return False
+        if self._tools and read_text_calls(self._parser.result.thinking, self._tools):
+            return False
         self._cut_usage = finished.usage
-        self._parser = parser = TagParser(kinds=self._kinds)
-        self.request = replace(self.request, stop=(), has_enough=lambda: parser.is_done)
-        self._finished, self._written = None, []
+        self._current.parser, self._hold = TagParser(kinds=self._kinds), CallHold()
+        self.request = replace(self.request, stop=())
+        self._finished, self._written, self._texts, self._behind = None, [], [], ""
         return True
 
     def close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], ModelReply]:
@@ -166,14 +213,21 @@ class ReplyListener:
         Raises:
             ModelProtocolError: the stream of the model ended without a finish reason.
         """
+        rest, reply = self._close(counter)
+        if not self._tools:
+            return rest, reply
+        shown = [*self._hold.take(rest), *self._hold.release()]
+        read = read_calls(reply, self._tools)
+        return (shown if read is reply else ()), read
+
+    def _close(self, counter: TokenCounter) -> tuple[Sequence[Fragment], ModelReply]:
         parser = self._parser
         finished = self._end_for_model(counter) if self._finished is None else self._finished
         if parser.is_done:
             parsed = parser.result
             reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
-            behind = "".join([parser.behind, *self._behind])
             return (), ModelReply(
-                parsed=settle_reply(parsed, self.request.messages, behind=behind),
+                parsed=settle_reply(parsed, self.request.messages, behind=self._behind),
                 finish=reason,
                 usage=finished.usage,
                 calls=tuple(self._calls),
@@ -204,6 +258,65 @@ class ReplyListener:
         )
         reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
         return Finished(reason=reason, usage=usage)
+
+
+def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
+    """Return a reply with the calls of `tools` that its text has in a form of the model's own; else the same reply.
+
+    What follows such a call is dropped: the model cannot know its result. A reply that ended for calls and has none
+    has a call that cannot be read.
+    """
+    parsed = reply.parsed
+    source = parsed.content if parsed.kind is TagKind.ANSWER and not parsed.text.strip() else parsed.text
+    is_thought = not (source.strip() or reply.calls) and reply.finish is not ModelFinish.LENGTH
+    found = read_text_calls(parsed.thinking if is_thought else source, tools)
+    if found is None or parsed.kind is TagKind.ACTION:
+        is_missing = reply.finish is ModelFinish.TOOL_CALLS and not reply.calls
+        return replace(reply, is_call_unread=True) if is_missing else reply
+    text = "" if is_thought else found.text
+    parsed = replace(parsed, text=text, kind=None, content="", is_closed=False)
+    if reply.calls:
+        return replace(reply, parsed=parsed)
+    finish = ModelFinish.TOOL_CALLS if found.calls else reply.finish
+    is_unread = found.is_unread and reply.finish is not ModelFinish.LENGTH
+    return replace(reply, parsed=parsed, calls=tuple(found.calls), finish=finish, is_call_unread=is_unread)
+
+
+class CallHold:
+    """Holds fragments back from where a call may begin in the text."""
+
+    def __init__(self) -> None:
+        self._held: list[Fragment] = []
+        self._line = ""
+
+    def take(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
+        """Take the next fragments, and return those that no call can be in."""
+        shown: list[Fragment] = []
+        for fragment in fragments:
+            if fragment.is_thinking:
+                shown.append(fragment)
+            elif fragment.text:
+                self._held.append(fragment)
+                self._advance(shown)
+        return shown
+
+    def _advance(self, shown: list[Fragment]) -> None:
+        """Show what is held back up to where a call may begin."""
+        text = "".join([each.text for each in self._held])
+        at = may_begin_call(self._line + text)
+        certain = len(text) if at is None else max(0, at - len(self._line))
+        while self._held and certain:
+            first = self._held.pop(0)
+            shown.append(replace(first, text=first.text[:certain]))
+            self._line = (self._line + first.text[:certain]).rpartition("\n")[2][-_LOOK_BEHIND:] or "\n"
+            if len(first.text) > certain:
+                self._held.insert(0, replace(first, text=first.text[certain:]))
+            certain = max(0, certain - len(first.text))
+
+    def release(self) -> Sequence[Fragment]:
+        """Return the fragments that were held back."""
+        held, self._held = self._held, []
+        return held
 
 
 async def hear(

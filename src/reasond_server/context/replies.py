@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.context.tags import TagKind
+from reasond_server.dialects.reasoning_marks import is_spoken_of
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ _WHOLE_FENCE = re.compile(r"\s*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1[`~]*\s*)
 _FENCE_LINE_CHARACTERS = 200
 # Far more than any model writes in one call: a bound for providers that never stop sending.
 _MAX_CHARACTERS = 2_000_000
+# What stands around a tag of reasoning says whether it is meant as its name.
+_LOOK_AHEAD = 3
+_LOOK_BEHIND = 16
 
 
 @value
@@ -280,11 +284,24 @@ class TagParser:
             if not is_final and self._could_become_tag():
                 return False
             self._emit(1)
-        elif self._handle_tag(found[2].lower(), is_closing=bool(found[1])):
+        elif self._is_undecided(found, is_final=is_final):
+            return False
+        elif not self._is_spoken_of(found) and self._handle_tag(found[2].lower(), is_closing=bool(found[1])):
             self._at = found.end()
         else:
             self._emit(len(found[0]))
         return True
+
+    def _is_undecided(self, found: re.Match[str], *, is_final: bool) -> bool:
+        """Return whether more text is needed to know if a tag of reasoning is meant as its name."""
+        is_mark = found[2].lower() == "think" and not self._is_thinking
+        return is_mark and not is_final and len(self._pending) - found.end() < _LOOK_AHEAD
+
+    def _is_spoken_of(self, found: re.Match[str]) -> bool:
+        if found[2].lower() != "think" or self._is_thinking:
+            return False
+        before = "".join((self._text if self._kind is None else self._content)[-_LOOK_BEHIND:])
+        return is_spoken_of(before, self._pending[found.end() : found.end() + _LOOK_AHEAD])
 
     def _find_mark(self) -> int:
         """Return where the next tag may begin; cached, because many lines may be before it."""
@@ -321,12 +338,19 @@ class TagParser:
         return not self._has_content
 
     def _handle_thinking_tag(self, name: str, *, is_closing: bool) -> bool:
-        """Enter or leave `<think>`; a lone closing tag is dropped, for templates that open it in the prompt."""
+        """Enter or leave `<think>`. A lone closing tag makes all text before it reasoning: the prompt had opened it."""
+        if name == "think" and is_closing and not self._is_thinking:
+            self._take_back()
         if name != "think" or self._kind is not None or (self._is_thinking and not is_closing):
             return False
         self._is_thinking = not is_closing
         self._is_line_start = is_closing
         return True
+
+    def _take_back(self) -> None:
+        """Make reasoning of all text so far, and of the answer in it."""
+        self._thinking += [*self._text, *self._content]
+        self._text, self._content, self._kind, self._has_content = [], [], None, False
 
     def _emit(self, size: int) -> None:
         """Emit the next `size` characters as a fragment of the current state."""

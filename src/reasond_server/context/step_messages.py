@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import fence
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import Message, Role
 from reasond_server.tools.results import parse_arguments
-from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from reasond_server.types import ToolResult
+    from reasond_server.types import ToolCall, ToolResult
 
 LEFT_OUT_THOUGHT: Final = "[an earlier thought is left out]"
 
@@ -94,8 +94,8 @@ def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
     try:
         parse_arguments(call.arguments_json)
     except ValueError:
-        return ToolCall(call_id=call_id, name=name, arguments_json="{}")
-    return ToolCall(call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))
+        return replace(call, call_id=call_id, name=name, arguments_json="{}")
+    return replace(call, call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))
 
 
 def fence_observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:

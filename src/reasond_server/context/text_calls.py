@@ -86,7 +86,8 @@ def cut_invention(text: str) -> str | None:
 
 def clean_call(call: ToolCall, *, call_id: str) -> ToolCall:
     """Return `call` with our id, a name of at most 128 characters, and text that UTF-8 can encode."""
-    return ToolCall(
+    return replace(
+        call,
         call_id=call_id,
         name=_make_encodable(call.name)[:_MAX_TOOL_NAME],
         arguments_json=_make_encodable(call.arguments_json),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
 
@@ -73,6 +73,13 @@ def read_finish(told: object) -> tuple[FinishKind, str] | None:
 def find_known_finish(told: object) -> FinishKind | None:
     """Return what a word means that stands beside the finish reason, such as OpenRouter's; None if it is unknown."""
     return _KINDS.get(_fold(told)) if isinstance(told, str) else None
+
+
+def is_filtered(choice: Mapping[str, Any]) -> bool:
+    """Return whether Azure's filter says that it took a part of a choice."""
+    results = choice.get("content_filter_results")
+    found = results.values() if isinstance(results, dict) else ()
+    return any(isinstance(one, dict) and one.get("filtered") is True for one in found)
 
 
 def choose_worst(kinds: Iterable[FinishKind]) -> FinishKind:

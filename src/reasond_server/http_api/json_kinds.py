@@ -55,7 +55,7 @@ def _make_writer(cls: type) -> Callable[[Any], JsonObject]:
     if kind is not None and kind.body:
         body = kind.body
         return lambda value: dict(getattr(value, body))
-    fields = {field.name: field for field in list_fields(cls)}
+    fields = {field.name: field for field in list_fields(cls) if not field.is_stored_only}
     names = kind.keys if kind is not None and kind.keys else tuple(fields)
     if event is not None:
         # Their keys are those of the wire; fields without a key are only stored.

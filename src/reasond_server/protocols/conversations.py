@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json, to_json
 
+from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
 from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
@@ -171,7 +172,7 @@ def read_image(field: str, url: object) -> Image | Violation:
 
 def build_tool(name: object, description: object, schema: object) -> ClientTool:
     """Return a tool that a client offers; the turn checks its parts."""
-    parameters = schema or {"type": "object", "properties": {}}
+    parameters = drop_nulls(schema) or {"type": "object", "properties": {}}
     return ClientTool(
         name=str(name or ""), description=str(description or ""), parameters_json=to_json(parameters).decode()
     )

@@ -169,10 +169,15 @@ def _list_texts(messages: Sequence[Message]) -> list[str]:
             # The same as json.dumps gives, but faster: histories are long, and nearly all messages are plain.
             texts += (message.content, f'["{message.role}", "", "", []]')
             continue
-        calls = [[call.call_id, call.name, call.arguments_json] for call in message.tool_calls]
+        calls = [_call_row(call) for call in message.tool_calls]
         marks = [message.role, message.tool_call_id, message.reasoning, calls]
         texts += (message.content, json.dumps(marks))
     return texts
+
+
+def _call_row(call: ToolCall) -> list[str]:
+    row = [call.call_id, call.name, call.arguments_json]
+    return [*row, call.extra_json] if call.extra_json else row
 
 
 def _event_row(event: ModelEvent) -> list[Any]:
@@ -181,7 +186,7 @@ def _event_row(event: ModelEvent) -> list[Any]:
     if isinstance(event, ReasoningText):
         return ["reasoning", event.text]
     if isinstance(event, ToolCall):
-        return ["call", event.call_id, event.name, event.arguments_json]
+        return ["call", *_call_row(event)]
     usage = _usage_row(event.usage)
     return ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
 
@@ -193,7 +198,7 @@ def _read_event(row: Sequence[Any]) -> ModelEvent:
     if kind == "reasoning":
         return ReasoningText(text=first)
     if kind == "call":
-        return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1])
+        return ToolCall(call_id=first, name=rest[0], arguments_json=rest[1], extra_json="".join(rest[2:]))
     return Finished(
         reason=ModelFinish(first),
         matched_stop=rest[0],

@@ -17,7 +17,7 @@ from reasond_server.context.text_calls import (
 )
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ModelProtocolError
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.types.values import value
 
@@ -35,6 +35,11 @@ CORRECTION_TOKENS: Final = 128
 """Tokens that prompts for models without native tools leave free, to ask again after a reply that breaks the form."""
 
 _MAX_CORRECTIONS: Final = 2
+_NOTHING: Final = "Your last reply was empty. Answer, or call a tool."
+_UNREAD_CALL: Final = (
+    "Your last reply was not read: it has a call of a tool in a form that is none. Call the tool as it is offered, "
+    "with its arguments as one JSON object."
+)
 _CUT_ACTION: Final = "Your reply was cut off within its <action>. Write less."
 
 
@@ -98,7 +103,7 @@ class ModelCaller:
         `tool_choice` is that of `ChatRequest`, for models with native tools.
 
         If not `is_published`, followers get no text of it before its event.
-        A model without native tools is asked again, at most twice, if its reply breaks the form of calls.
+        The model is asked again, at most twice, if its reply is empty or breaks the form of calls.
 
         Raises:
             ModelProtocolError: it broke the form each time.
@@ -116,15 +121,16 @@ class ModelCaller:
                     tools=tools if is_native else (),
                     tool_choice="none" if is_last else tool_choice or "auto",
                     seed=self._seed,
+                    told=tools,
                 ),
                 index if is_published else None,
             )
-            if is_native or not tools:
-                return _take(reply, reply.parsed.text, () if is_last else reply.calls)
-            text, calls, said = _read_text(reply)
+            text, calls, said = _read_reply(reply, is_native=is_native or not tools)
             if is_last or not said:
                 return _take(reply, text, () if is_last else calls)
             asked = _add(messages, said)
+        if said == _NOTHING:
+            return _take(reply, text, ())
         raise ModelProtocolError(
             f"the model {self.model.name} broke the form of tool calls {1 + _MAX_CORRECTIONS} times: {said}",
             remedy="Use a model with native tools, or a stronger one, for turns with tools.",
@@ -135,7 +141,7 @@ class ModelCaller:
         model = self.model
 
         def publish(fragment: Fragment) -> None:
-            if fragment.kind is None and index is not None:
+            if fragment.kind is None and not fragment.is_thinking and index is not None:
                 self._run.subscribers.publish(index, fragment.text)
 
         is_asking = True
@@ -155,6 +161,19 @@ class ModelCaller:
 
 def _take(reply: ModelReply, text: str, calls: Sequence[ToolCall]) -> TurnReply:
     return TurnReply(text=text, thinking=reply.parsed.thinking, finish=reply.finish.value, calls=tuple(calls))
+
+
+def _read_reply(reply: ModelReply, *, is_native: bool) -> tuple[str, Sequence[ToolCall], str]:
+    """Return the text, the calls, and what to say if a call cannot be read or nothing was written."""
+    parsed = reply.parsed
+    if reply.calls:
+        return parsed.text, reply.calls, ""
+    if reply.is_call_unread:
+        return parsed.text, (), _UNREAD_CALL
+    if not is_native:
+        return _read_text(reply)
+    is_empty = reply.finish is ModelFinish.STOP and not parsed.text.strip()
+    return parsed.text, (), _NOTHING if is_empty else ""
 
 
 def _read_text(reply: ModelReply) -> tuple[str, Sequence[ToolCall], str]:

@@ -28,11 +28,15 @@ ClassT = TypeVar("ClassT")
 
 @value
 class FieldOptions:
-    """The annotation of a field: whether it is content, the value stored in its place, its name in the wire formats."""
+    """The annotation of a field: whether it is content, the value stored in its place, its name in the wire formats.
+
+    A field that `is_stored_only` is in no wire format.
+    """
 
     is_content: bool = True
     instead: Any = None
     wire_name: str = ""
+    is_stored_only: bool = False
 
 
 NOT_CONTENT: Final = FieldOptions(is_content=False)
@@ -141,6 +145,7 @@ class Field:
     is_bulky: bool
     instead: Any
     wire_name: str
+    is_stored_only: bool
 
 
 def build_reader(names: Sequence[str]) -> Callable[[object], Sequence[Any]]:
@@ -191,6 +196,7 @@ def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annot
         is_bulky=is_text or is_sequence or family is not None or any(each.is_bulky for each in nested or ()),
         instead=options.instead,
         wire_name=options.wire_name or name,
+        is_stored_only=options.is_stored_only,
     )
 
 

@@ -95,12 +95,15 @@ class BoundedContextStep:
 class ToolCall:
     """A call of a tool as the model wrote it.
 
-    `arguments_json` is the exact text of the model, which may be invalid JSON.
+    `arguments_json` is the text of the model, which may be invalid JSON. `extra_json` is an object of the members that
+    the gateway sent beside the standard ones and wants back with the call, such as Gemini's `thought_signature`; empty
+    for none. It is kept, and no client sees it.
     """
 
     call_id: Word
     name: Annotated[str, FieldOptions(is_content=False, wire_name="tool")]
     arguments_json: JsonText
+    extra_json: Annotated[str, FieldOptions(is_stored_only=True)] = ""
 
 
 @value

@@ -93,8 +93,16 @@ def test_thinking_that_never_ends_hides_the_rest() -> None:
     assert parsed.written == parsed.thinking
 
 
-def test_a_lone_end_of_thinking_is_dropped() -> None:
-    assert parse("a</think>b<answer>1").text == "ab"
+def test_a_lone_end_of_thinking_makes_reasoning_of_what_stands_before_it() -> None:
+    parsed = parse("a</think>b<answer>1")
+    assert (parsed.thinking, parsed.text, parsed.content) == ("a", "b", "1")
+    parsed = parse("so <answer>1</think><answer>2")
+    assert (parsed.thinking, parsed.text, parsed.content) == ("so 1", "", "2")
+
+
+def test_a_tag_of_thinking_that_a_sentence_speaks_of_is_text() -> None:
+    assert parse("Use the </think> tag.").text == "Use the </think> tag."
+    assert parse("Use `<think>` for it.").text == "Use `<think>` for it."
 
 
 def test_the_providers_reasoning_channel_is_thinking() -> None:

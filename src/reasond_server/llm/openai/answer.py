@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from reasond_server.dialects.stream_forms import is_end, split_body, split_data
 from reasond_server.errors.model import (
     ModelError,
     ModelFailedError,
@@ -23,7 +24,7 @@ from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import parse_json
 from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
-from reasond_server.llm.openai.sse import SseReader
+from reasond_server.llm.openai.sse import ServerEvent, SseReader
 from reasond_server.llm.openai.usage_reports import settle_usage
 from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.types import ToolCall, UsageSource
@@ -43,11 +44,13 @@ _LINGER_FOR_USAGE_S = 2.0
 _LINGER_FOR_END_S = 0.05
 # The wait for the end when the caller has enough text: a server that ends its answer does so at its next token.
 _LINGER_AFTER_ENOUGH_S = 1.0
-_DONE = b"[DONE]"
 # A token has about four characters, and servers send each token in an event of 250 bytes or more.
 _CHARACTERS_PER_TOKEN = 4
 _BYTES_PER_CHARACTER = 512
 _T = TypeVar("_T")
+_Piece: TypeAlias = "Text | ReasoningText | ToolCall"
+_BOM = b"\xef\xbb\xbf"
+_JSON_BEGINS = (b"{", b"[")
 _MARGIN = 0.05
 _STOPPED_IN_REASONING = (
     "The server ended hidden reasoning before any answer, perhaps at a stop string that the model thought of: this "
@@ -70,6 +73,8 @@ class AnswerReader:
         self._decoder = decoder
         self._stop = StopFilter(stop)
         self._events = SseReader(max_line_bytes=options.max_line_bytes)
+        self._body: list[bytes] | None = None
+        self._is_begun = False
         self._written: list[str] = []
         self.fault: ModelProtocolError | UpstreamReportError | None = None
         self._taken = 0
@@ -100,20 +105,41 @@ class AnswerReader:
         """All text, reasoning and tool calls returned so far."""
         return "".join(self._written)
 
-    def take(self, data: bytes) -> list[Text | ReasoningText | ToolCall]:
+    def take(self, data: bytes) -> list[_Piece]:
         """Take the bytes of one read and return their events; adjacent pieces of text become one event.
 
         If the server reports an error or breaks the protocol, `fault` is set and the events before it are returned.
         """
-        found: list[Text | ReasoningText | ToolCall] = []
+        if not self._is_begun and data.strip():
+            self._is_begun = True
+            # Some gateways answer with JSON that they call a stream.
+            self._body = [] if data.removeprefix(_BOM).lstrip()[:1] in _JSON_BEGINS else None
+        if self._body is not None:
+            self._body.append(data)
+            return []
+        return self._take_events(self._events.feed, data)
+
+    def end(self) -> list[_Piece]:
+        """Return the events that only the end of the bytes completes: a last line without a blank one, or a body."""
+        if self._body is None:
+            return self._take_events(SseReader.end, self._events)
+        body, self._body = b"".join(self._body), None
+        return self._take_events(lambda _: [ServerEvent(chunk) for chunk in split_body(body)], None)
+
+    def _take_events(self, read: Callable[[_T], Sequence[ServerEvent]], source: _T) -> list[_Piece]:
+        found: list[_Piece] = []
         try:
-            for event in self._events.feed(data):
-                if event.data == _DONE:
+            for event in read(source):
+                if is_end(event.data):
                     self.is_done = True
                     break
                 if event.name == b"error":
                     raise UpstreamReportError(parse_json(event.data))  # noqa: TRY301 - stored in `fault` until all earlier events are returned
-                found.extend(self._decoder.feed(event.data))
+                # The fast path: nearly all data is one line.
+                if event.data[:1] == b"{" and b"\n" not in event.data:
+                    found.extend(self._decoder.feed(event.data))
+                else:
+                    self._take_lines(event.data, found)
             else:
                 self.fault = self._events.fault
         except (ModelProtocolError, UpstreamReportError) as fault:
@@ -127,8 +153,15 @@ class AnswerReader:
             events.extend(self.flush())
         return events
 
-    def _merge_pieces(self, pieces: Sequence[Text | ReasoningText | ToolCall]) -> list[Text | ReasoningText | ToolCall]:
-        events: list[Text | ReasoningText | ToolCall] = []
+    def _take_lines(self, data: bytes, found: list[_Piece]) -> None:
+        for chunk in split_data(data):
+            if is_end(chunk):
+                self.is_done = True
+                return
+            found.extend(self._decoder.feed(chunk))
+
+    def _merge_pieces(self, pieces: Sequence[_Piece]) -> list[_Piece]:
+        events: list[_Piece] = []
         end, count = 0, len(pieces)
         stop = self._stop
         while end < count and stop.matched is None:
@@ -150,15 +183,12 @@ class AnswerReader:
         self.is_done = self.is_done or stop.matched is not None
         return events
 
-    def flush(self) -> list[Text | ReasoningText | ToolCall]:
-        """Return the text that was held back because it could begin a tag or a stop string."""
-        events: list[Text | ReasoningText | ToolCall] = []
-        for piece in () if self.is_stopped else self._decoder.flush():
-            self.is_accepted = True
-            if isinstance(piece, Text):
-                self._show(piece.text, events)
-            else:
-                events.append(ReasoningText(text=self._note(piece.text)))
+    def flush(self) -> list[_Piece]:
+        """Return what was held back: text that could begin a tag or a stop string, and calls behind the finish."""
+        events: list[_Piece] = []
+        rest = () if self.is_stopped else self._decoder.flush()
+        self.is_accepted = self.is_accepted or bool(rest)
+        events.extend(self._merge_pieces(rest))
         held = self._stop.flush()
         if held:
             events.append(Text(text=self._note(held)))
@@ -171,7 +201,7 @@ class AnswerReader:
             return AnswerEnd(reason=ModelFinish.STOP, usage=None, matched_stop=self._stop.matched)
         return ending
 
-    def _show(self, text: str, events: list[Text | ReasoningText | ToolCall]) -> None:
+    def _show(self, text: str, events: list[_Piece]) -> None:
         self._taken += len(text)
         self.has_content = self.has_content or not text.isspace()
         shown = self._stop.feed(text)
@@ -350,7 +380,7 @@ class StreamedAnswer:
         except (UpstreamFaultError, WaitLimitError) as trouble:
             # A fault after the server reported the finish reason does not matter.
             return self._fail(trouble, []) if self._find_reason() is None else self._finish()
-        return self._take_bytes(data) if data else self._finish()
+        return self._take_bytes(data) if data else self._take_end()
 
     async def aclose(self) -> None:
         """Close the answer; if the server is still writing, its connection ends at once."""
@@ -375,6 +405,13 @@ class StreamedAnswer:
         elif reader.find_end().reason is not None:
             self.limits.linger(_LINGER_FOR_USAGE_S)
         return events
+
+    def _take_end(self) -> Sequence[ModelEvent]:
+        """Return the events that the end of the bytes completes, and those of the end of the answer."""
+        events: list[ModelEvent] = [*self.reader.end()]
+        if self.reader.fault is not None and not self._is_enough:
+            return self._fail(self.reader.fault, events)
+        return self._finish(events)
 
     def _finish(self, events: Sequence[ModelEvent] = ()) -> Sequence[ModelEvent]:
         """Return `events`, the text that was held back, and the `Finished`."""

@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from reasond_server.dialects.finish_reasons import FinishKind, choose_worst, find_known_finish, read_finish
+from reasond_server.dialects.finish_reasons import (
+    FinishKind,
+    choose_worst,
+    find_known_finish,
+    is_filtered,
+    read_finish,
+)
+from reasond_server.dialects.native_calls import NativeCalls, write_call
+from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
+from reasond_server.dialects.stream_forms import is_error_report
+from reasond_server.dialects.usage_forms import find_usages, merge_reports, read_report
 from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
-from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url, write_texts
+from reasond_server.llm.openai.json_values import parse_json, parse_object, write_data_url, write_texts
 from reasond_server.llm.openai.protocol import (
     TOOL_CHOICES,
     AnswerEnd,
     Body,
-    ThinkSplitter,
     UpstreamReportError,
     select_tools,
+    split_content,
 )
-from reasond_server.llm.openai.usage_reports import read_usage
+from reasond_server.llm.openai.usage_reports import build_usage
 from reasond_server.llm.profiles import SchemaLevel
-from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatRequest
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import Usage
+    from reasond_server.types import ToolCall
 
 
-_REASONING_FIELDS = ("reasoning", "reasoning_content")
+_NO_CHUNKS = frozenset({b"", b"null", b'""', b"{}"})
+_FIRST = (None, 0, "0")
+_THOUGHT_TAG = re.compile(r"</?thought>")
+_INVENTED = "The model went on with a message of another speaker, which was not read."
 _STOP_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
 _NO_WORDS = frozenset({"stop", "end_turn", "eos", "length", "tool_calls", "max_tokens", "stop_sequence"})
 
-_Piece = Text | ReasoningText | ToolCall
+_Piece: TypeAlias = "Text | ReasoningText | ToolCall"
 
 
 class ChatCompletions:
@@ -55,59 +67,62 @@ class ChatCompletions:
         return ChatDecoder(profile=options.profile)
 
 
-@dataclass(slots=True)
-class _OpenCall:
-    """A tool call whose arguments are incomplete."""
-
-    call_id: str = ""
-    name: str = ""
-    arguments: list[str] = field(default_factory=list)
-
-
 class ChatDecoder:
     """Reads the chunks of one answer; only the first choice is used.
 
-    Reasoning is read from the profile's fields, from the common fields, and from a `<think>` at the beginning of
-    the content. Usage is read from any place where servers send it, and the last one counts. A refusal is text, and the
-    answer ends with ModelFinish.CONTENT_FILTER.
+    What gateways send beside the standard is read by the tables of `dialects`: reasoning from the profile's members,
+    from others and from marks in the content, calls and usage in any of their forms. A refusal is text, and the answer
+    ends with ModelFinish.CONTENT_FILTER.
     """
 
     def __init__(self, *, profile: ModelProfile) -> None:
-        self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *_REASONING_FIELDS)))
+        self._reasoning_fields = tuple(dict.fromkeys((*profile.reasoning_fields, *FIELDS)))
         self._stop_fields = tuple(dict.fromkeys((*profile.stop_match_fields, *_STOP_FIELDS)))
-        self.held_characters = 0
-        self._thinking = ThinkSplitter()
-        self._calls: dict[int, list[_OpenCall]] = {}
-        self._has_called = False
+        self._marks = MarkReader()
+        self._calls = NativeCalls()
         self._is_refusal = False
         self._kinds: list[FinishKind] = []
         self._warnings: list[str] = []
-        self._usage: Usage | None = None
+        self._report: Mapping[str, Any] = {}
         self._matched_stop: str | None = None
+        self._content_characters = 0
+
+    @property
+    def held_characters(self) -> int:
+        """Characters of tool calls received."""
+        return self._calls.characters
 
     def feed(self, data: bytes) -> Sequence[_Piece]:
-        """Take the data of one event and return its pieces."""
-        chunk = parse_object(data)
-        if chunk.get("error"):
-            raise UpstreamReportError(chunk)
-        usage = chunk.get("usage")
-        if usage is not None:
-            self._note_usage(usage)
+        """Take the data of one event and return its pieces; `null` and nothing are no chunk."""
+        if data in _NO_CHUNKS:
+            return ()
+        chunks = parse_json(data) if data[:1] == b"[" else parse_object(data)
         pieces: list[_Piece] = []
-        choices = chunk.get("choices")
-        if isinstance(choices, list):
-            for choice in choices:
-                if isinstance(choice, dict) and not choice.get("index"):
-                    self._read_choice(choice, pieces)
+        for chunk in chunks if isinstance(chunks, list) else (chunks,):
+            if isinstance(chunk, dict):
+                self._read_chunk(chunk, pieces)
         return pieces
+
+    def _read_chunk(self, chunk: dict[str, Any], pieces: list[_Piece]) -> None:
+        choices = chunk.get("choices")
+        if chunk.get("error") or (not choices and is_error_report(chunk)):
+            raise UpstreamReportError(chunk)
+        for report in find_usages(chunk):
+            self._report = merge_reports(self._report, report)
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("index") in _FIRST:
+                self._read_choice(choice, pieces)
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
+        told = read_report(self._report)
+        invented = (_INVENTED,) if self._marks.has_invented else ()
+        doubts = told.doubts if told is not None else ()
         return AnswerEnd(
             reason=self._find_reason(),
-            usage=self._usage,
+            usage=None if told is None else build_usage(told),
             matched_stop=self._matched_stop,
-            warnings=tuple(dict.fromkeys(self._warnings)),
+            warnings=tuple(dict.fromkeys((*self._warnings, *invented, *doubts))),
         )
 
     def _find_reason(self) -> ModelFinish | None:
@@ -116,38 +131,36 @@ class ChatDecoder:
             return None
         if self._is_refusal:
             return ModelFinish.CONTENT_FILTER
-        calls = [FinishKind.TOOL_CALLS] if self._has_called else []
+        calls = [FinishKind.TOOL_CALLS] if self._calls.has_called else []
         return ModelFinish(choose_worst([*self._kinds, *calls]).value)
 
-    def flush(self) -> Sequence[Text | ReasoningText]:
-        """Return the text that was held back."""
-        return self._thinking.flush()
-
-    def _note_usage(self, reported: object) -> None:
-        self._usage = read_usage(reported) or self._usage
+    def flush(self) -> Sequence[_Piece]:
+        """Return the text that was held back, and calls that came after the finish reason."""
+        return [*split_content(self._marks, ""), *(self._take_calls() if self._kinds else ())]
 
     def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         """Add the pieces of one choice. Not a generator, like `_read_delta`, because both run for every token."""
-        usage = choice.get("usage")
-        if usage is not None:
-            self._note_usage(usage)
+        if choice.get("usage") is not None:
+            self._report = merge_reports(self._report, choice["usage"])
         delta = choice.get("delta")
-        if not isinstance(delta, dict):
-            delta = choice.get("message")
         if isinstance(delta, dict):
             self._read_delta(delta, pieces)
+        elif isinstance(message := choice.get("message"), dict):
+            # Some gateways end their stream with the whole message once more.
+            self._read_delta(message, pieces, has_content=not self._content_characters)
+        elif isinstance(text := choice.get("text"), str) and text:
+            pieces.extend(split_content(self._marks, text))
         finish = choice.get("finish_reason")
         if finish is not None and (told := read_finish(finish)) is not None:
             self._end(*told, choice, pieces)
 
-    def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece]) -> None:
-        for name in self._reasoning_fields:
-            thought = delta.get(name)
-            if thought and isinstance(thought, str):
-                pieces.append(ReasoningText(text=thought))
-                break
-        if text := _join_text(delta.get("content")):
-            pieces.extend(self._thinking.feed(text))
+    def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece], *, has_content: bool = True) -> None:
+        thought = read_fields(delta, self._reasoning_fields)
+        if thought and has_content:
+            pieces.append(ReasoningText(text=thought))
+        content = delta.get("content")
+        if content and has_content:
+            self._read_content(content, pieces, is_thought=_is_thought(delta))
         refusal = delta.get("refusal")
         if refusal and isinstance(refusal, str):
             self._is_refusal = True
@@ -155,33 +168,19 @@ class ChatDecoder:
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
             for position, call in enumerate(calls):
-                self._note_call(call, position)
+                self._calls.add(call, position)
+        if isinstance(called := delta.get("function_call"), dict):
+            self._calls.add(called, 0)
 
-    def _note_call(self, call: object, position: int) -> None:
-        """Record a piece of a tool call; servers that send complete calls may omit the index."""
-        if not isinstance(call, dict):
-            return
-        index = call.get("index")
-        at = index if isinstance(index, int) else position
-        function = call.get("function")
-        function = function if isinstance(function, dict) else {}
-        name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
-        opened = self._open_call(at, call_id, is_named=bool(name))
-        if isinstance(call_id, str) and call_id:
-            opened.call_id = call_id
-        if isinstance(name, str) and name:
-            self.held_characters += len(name)
-            opened.name = name
-        if isinstance(arguments, str):
-            opened.arguments.append(arguments)
-            self.held_characters += len(arguments)
-
-    def _open_call(self, at: int, call_id: object, *, is_named: bool) -> _OpenCall:
-        """Return the call that a piece belongs to. Some gateways send all calls with one index and different ids."""
-        opened = self._calls.setdefault(at, [])
-        if not opened or (is_named and call_id and opened[-1].name and call_id != opened[-1].call_id):
-            opened.append(_OpenCall())
-        return opened[-1]
+    def _read_content(self, content: object, pieces: list[_Piece], *, is_thought: bool) -> None:
+        for piece in read_content(content):
+            self._content_characters += len(piece.text)
+            if piece.is_reasoning or is_thought:
+                thought = _THOUGHT_TAG.sub("", piece.text) if is_thought else piece.text
+                if thought:
+                    pieces.append(ReasoningText(text=thought))
+            elif piece.text:
+                pieces.extend(split_content(self._marks, piece.text))
 
     def _end(self, kind: FinishKind, warning: str, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         if kind is FinishKind.FAILED:
@@ -190,34 +189,27 @@ class ChatDecoder:
             self._warnings.append(warning)
         native = find_known_finish(choice.get("native_finish_reason"))
         self._kinds += [kind] if native in {None, FinishKind.FAILED} else [kind, native]
-        pieces.extend(self._thinking.flush())
-        kind = choose_worst(self._kinds)
-        if self._calls:
-            pieces.extend(self._take_whole_calls(may_be_cut=kind in {FinishKind.LENGTH, FinishKind.CONTENT_FILTER}))
+        if is_filtered(choice):
+            self._kinds.append(FinishKind.CONTENT_FILTER)
+        pieces.extend(split_content(self._marks, ""))
+        pieces.extend(self._take_calls())
         for name in self._stop_fields:
             matched = choice.get(name)
             if matched and isinstance(matched, str) and matched not in _NO_WORDS:
                 self._matched_stop = matched
                 break
 
-    def _take_whole_calls(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
+    def _take_calls(self) -> Iterator[ToolCall]:
         """Yield the calls; if the answer was cut, only those with complete arguments."""
-        calls, self._calls = self._calls, {}
-        for at, call in enumerate(call for _, several in sorted(calls.items()) for call in several):
-            arguments = "".join(call.arguments)
-            if call.name and not (may_be_cut and not is_object(arguments)):
-                self._has_called = True
-                yield ToolCall(call_id=call.call_id or f"call_{at}", name=call.name, arguments_json=arguments or "{}")
+        cut = {FinishKind.LENGTH, FinishKind.CONTENT_FILTER}
+        return self._calls.take(may_be_cut=not cut.isdisjoint(self._kinds))
 
 
-def _join_text(content: object) -> str:
-    """Return the text of a content, which some gateways send as a list of parts."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = (part.get("text") for part in content if isinstance(part, dict))
-        return "".join(part for part in parts if isinstance(part, str))
-    return ""
+def _is_thought(delta: dict[str, Any]) -> bool:
+    """Return whether the content of a chunk is a thought, as Gemini's interface for OpenAI's clients marks it."""
+    extra = delta.get("extra_content")
+    google = extra.get("google") if isinstance(extra, dict) else None
+    return isinstance(google, dict) and google.get("thought") is True
 
 
 _DEFAULT_TEMPERATURE = 1.0
@@ -283,21 +275,13 @@ def _message_to_json(message: Message, profile: ModelProfile) -> dict[str, Any]:
         pictures = [{"type": "image_url", "image_url": {"url": write_data_url(image)}} for image in message.images]
         data["content"] = [{"type": "text", "text": message.content}, *pictures]
     if message.tool_calls:
-        data["tool_calls"] = [_call_to_json(call) for call in message.tool_calls]
+        data["tool_calls"] = [write_call(call) for call in message.tool_calls]
         data["content"] = message.content or None
     if message.role is Role.TOOL:
         data["tool_call_id"] = message.tool_call_id
     if message.reasoning and profile.sends_reasoning_back and profile.reasoning_fields:
         data[profile.reasoning_fields[0]] = message.reasoning
     return data
-
-
-def _call_to_json(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.call_id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments_json},
-    }
 
 
 def _build_sampling(request: ChatRequest, profile: ModelProfile, warnings: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.dialects.reasoning_marks import MarkReader
     from reasond_server.llm.model import ChatRequest, ModelFinish, ToolSpec
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
@@ -70,8 +71,11 @@ class Decoder(Protocol):
         """
         ...
 
-    def flush(self) -> Sequence[Text | ReasoningText]:
-        """Return the text that was held back when the answer was interrupted; incomplete tool calls are dropped."""
+    def flush(self) -> Sequence[Text | ReasoningText | ToolCall]:
+        """Return the text that was held back when the answer ended, and calls that came after its finish reason.
+
+        Incomplete tool calls are dropped.
+        """
         ...
 
     @property
@@ -101,71 +105,10 @@ class WireProtocol(Protocol):
         ...
 
 
-_OPEN = "<think>"
-_CLOSE = "</think>"
-_MAX_BLANK = 64
-
-
-class ThinkSplitter:
-    """Separates reasoning in `<think>…</think>` at the very beginning from the answer; later tags are plain text."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._is_open: bool | None = None
-        self._is_answer_begun = True
-
-    def feed(self, piece: str) -> list[Text | ReasoningText]:
-        """Take the next piece of content and return the pieces whose kind is certain."""
-        if self._is_open is None:
-            self._held += piece
-            return self._begin()
-        if self._is_open:
-            self._held += piece
-            return self._split_thought()
-        return self._split_answer(piece)
-
-    def flush(self) -> list[Text | ReasoningText]:
-        """Return the text that was held back, because the content ended."""
-        held, self._held = self._held, ""
-        if not held:
-            return []
-        return [ReasoningText(text=held)] if self._is_open else [Text(text=held)]
-
-    def _begin(self) -> list[Text | ReasoningText]:
-        start = self._held.lstrip()
-        is_at_start = len(self._held) - len(start) <= _MAX_BLANK
-        if is_at_start and start.startswith(_OPEN):
-            self._is_open = True
-            self._held = start.removeprefix(_OPEN)
-            return self._split_thought()
-        if is_at_start and _OPEN.startswith(start):
-            return []
-        self._is_open = False
-        return self.flush()
-
-    def _split_thought(self) -> list[Text | ReasoningText]:
-        thought, close, rest = self._held.partition(_CLOSE)
-        if close:
-            self._is_open, self._held, self._is_answer_begun = False, "", False
-            thoughts: list[Text | ReasoningText] = [ReasoningText(text=thought)] if thought else []
-            return thoughts + self._split_answer(rest)
-        kept = _count_undecided(thought)
-        self._held = thought[len(thought) - kept :]
-        thought = thought[: len(thought) - kept]
-        return [ReasoningText(text=thought)] if thought else []
-
-    def _split_answer(self, piece: str) -> list[Text | ReasoningText]:
-        """Return the piece as answer, without white space between the closing tag and the answer."""
-        if not self._is_answer_begun:
-            piece = piece.lstrip()
-            self._is_answer_begun = bool(piece)
-        return [Text(text=piece)] if piece else []
-
-
-def _count_undecided(text: str) -> int:
-    """Return the length of the longest suffix of `text` that begins the closing tag."""
-    lengths = range(min(len(_CLOSE) - 1, len(text)), 0, -1)
-    return next((length for length in lengths if _CLOSE.startswith(text[-length:])), 0)
+def split_content(reader: MarkReader, text: str) -> list[Text | ReasoningText]:
+    """Return the next piece of content as text and reasoning; without a text, what was held back at its end."""
+    pieces = reader.feed(text) if text else reader.flush()
+    return [ReasoningText(text=piece.text) if piece.is_reasoning else Text(text=piece.text) for piece in pieces]
 
 
 TOOL_CHOICES = frozenset({"auto", "none", "required"})

@@ -10,6 +10,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.dialects.native_calls import clean_arguments, clean_name
+from reasond_server.dialects.reasoning_marks import MarkReader
+from reasond_server.dialects.usage_forms import read_report
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelProtocolError
 from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
@@ -19,11 +22,11 @@ from reasond_server.llm.openai.protocol import (
     AnswerEnd,
     Body,
     Decoder,
-    ThinkSplitter,
     UpstreamReportError,
     select_tools,
+    split_content,
 )
-from reasond_server.llm.openai.usage_reports import read_usage
+from reasond_server.llm.openai.usage_reports import build_usage
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.types import ToolCall
 
@@ -159,6 +162,7 @@ def _add_schema(data: dict[str, Any], request: ChatRequest, profile: ModelProfil
 
 
 _Piece = Text | ReasoningText | ToolCall
+_NO_EVENTS = frozenset({b"", b"null"})
 _TEXT_KINDS = ("message", "reasoning")
 
 
@@ -193,7 +197,7 @@ class ResponsesDecoder:
         self._streamed: set[object] = set()
         self._told: set[object] = set()
         self._reasoning_from = ""
-        self._splitter = ThinkSplitter()
+        self._marks = MarkReader()
         self._is_refused = False
         self._ending = AnswerEnd()
         self._readers: Mapping[str, Callable[[dict[str, Any]], Sequence[_Piece]]] = {
@@ -218,6 +222,8 @@ class ResponsesDecoder:
             UpstreamReportError: the event is an error report of the server.
             ModelProtocolError: the event breaks the protocol.
         """
+        if data in _NO_EVENTS:
+            return ()
         event = parse_object(data)
         kind = event.get("type")
         if not isinstance(kind, str) and event.get("error") is not None:
@@ -231,7 +237,7 @@ class ResponsesDecoder:
 
     def flush(self) -> Sequence[Text | ReasoningText]:
         """Return the text that was held back."""
-        return self._splitter.flush()
+        return split_content(self._marks, "")
 
     def _read_text(self, event: dict[str, Any]) -> Sequence[_Piece]:
         self._streamed.add("message")
@@ -252,7 +258,7 @@ class ResponsesDecoder:
 
     def _split(self, text: object) -> Sequence[_Piece]:
         """Return the content and the reasoning inside it as separate pieces."""
-        return self._splitter.feed(text) if isinstance(text, str) and text else ()
+        return split_content(self._marks, text) if isinstance(text, str) and text else ()
 
     def _begin_item(self, event: dict[str, Any]) -> Sequence[_Piece]:
         item = _read_member(event, "item")
@@ -311,8 +317,8 @@ class ResponsesDecoder:
         if call.call_id in self._called:
             return ()
         self._called.add(call.call_id)
-        whole = arguments if isinstance(arguments, str) and arguments else "".join(call.pieces)
-        made = ToolCall(call_id=call.call_id, name=call.name, arguments_json=whole or "{}")
+        whole = clean_arguments(arguments or "".join(call.pieces))
+        made = ToolCall(call_id=call.call_id, name=clean_name(call.name), arguments_json=whole)
         if is_object(made.arguments_json):
             return (made,)
         self._doubtful.append(made)
@@ -329,11 +335,12 @@ class ResponsesDecoder:
                 pieces += self._end_item({"item": item})
             elif _find_text_kind(item) not in told:
                 pieces += self._texts_of(item)
-        usage = read_usage(response.get("usage"))
+        told = read_report(response.get("usage"))
+        usage = None if told is None else build_usage(told)
         reason = self._find_reason(event["type"], response, usage)
-        self._ending = AnswerEnd(reason=reason, usage=usage)
+        self._ending = AnswerEnd(reason=reason, usage=usage, warnings=() if told is None else tuple(told.doubts))
         is_cut = reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}
-        return [*pieces, *self._splitter.flush(), *(() if is_cut else self._doubtful)]
+        return [*pieces, *self.flush(), *(() if is_cut else self._doubtful)]
 
     def _find_reason(self, kind: str, response: dict[str, Any], usage: Usage | None) -> ModelFinish:
         if self._is_refused:

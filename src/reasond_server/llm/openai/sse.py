@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from reasond_server.dialects.stream_forms import is_whole
 from reasond_server.errors.model import ModelProtocolError
 
 _BOM = b"\xef\xbb\xbf"
@@ -23,7 +24,7 @@ class ServerEvent(NamedTuple):
 
 
 class SseReader:
-    """Reads events from pieces of any size; an incomplete event at the end is ignored.
+    """Reads events from pieces of any size.
 
     Lines end with CR, LF or CRLF. Comments, fields other than `data` and `event`, and events without data are
     ignored.
@@ -73,6 +74,13 @@ class SseReader:
         if rest:
             self._take_lines(rest, events)
         return events
+
+    def end(self) -> list[ServerEvent]:
+        """Return the event that the end of the bytes leaves without a blank line, if its data is whole JSON."""
+        events: list[ServerEvent] = []
+        if self.fault is None:
+            self._take_lines(_END_OF_EVENT, events)
+        return [event for event in events if is_whole(event.data)]
 
     def _take_lines(self, piece: bytes, events: list[ServerEvent]) -> None:
         """Take the next bytes line by line and add the events that they complete."""

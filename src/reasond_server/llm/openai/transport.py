@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
 
 
-_OTHER_CONTENT = {"text/html": "HTML", "application/json": "JSON", "text/xml": "XML", "application/xml": "XML"}
+_OTHER_CONTENT = {"text/html": "HTML", "text/xml": "XML", "application/xml": "XML"}
 
 
 class Upstream(Protocol):

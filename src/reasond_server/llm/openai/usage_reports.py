@@ -18,6 +18,7 @@ from reasond_server.types import Usage, UsageSource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.dialects.usage_forms import ReportedUsage
     from reasond_server.llm.model import ChatRequest, Message, TokenCounter
 
 _LEAST_OF_EXACT = 0.7
@@ -27,7 +28,6 @@ _BYTES_PER_TOKEN = 4
 _LEAST_BYTES_PER_TOKEN = 4
 _SMALLEST_PROMPT = 64
 _SHORT_BYTES = 256
-_MOST_READ = 10**12
 # A report is doubtful if it exceeds the bytes of the prompt, or the limit of the answer, by more than this. Templates
 # add less.
 _DOUBTFUL_TOKENS = 1024
@@ -41,6 +41,7 @@ _HIDDEN_OUTPUT = (
     f"The model server reports over {_DOUBTFUL_TOKENS} tokens more than it was allowed and wrote: it reasons beyond "
     "max_tokens unseen, or its report is false."
 )
+_TOO_FEW = "The model server reports {reported} tokens of an answer that has more: our own count takes their place."
 _IMPOSSIBLE = "The model server reports {reported} tokens of {what}, which cannot be: our own count takes their place."
 
 
@@ -102,7 +103,7 @@ def _check_output(reported: int, request: ChatRequest, written: str, counter: To
     """Return the reported tokens of the output, None if they are impossible, and a warning, empty for none."""
     size = count_bytes(written)
     if written and reported < max(1, _find_floor(reported, written, size, counter)):
-        return None, ""
+        return None, _TOO_FEW.format(reported=reported)
     excess = reported - max(request.max_tokens, size)
     if excess <= _DOUBTFUL_TOKENS:
         return reported, ""
@@ -147,35 +148,13 @@ def warn_of_truncation(reported: Usage, messages: Sequence[Message], size: int, 
     )
 
 
-def read_usage(reported: object) -> Usage | None:
-    """Return a reported usage, which may have any of the common forms; None if it is not a usage."""
-    if not isinstance(reported, dict):
-        return None
-    output = _count(reported, "completion_tokens", "output_tokens")
-    prompt = _count(reported, "prompt_tokens", "input_tokens")
-    if not output and not prompt:
-        return None
-    prompt_details = reported.get("prompt_tokens_details") or reported.get("input_tokens_details")
-    details = reported.get("completion_tokens_details") or reported.get("output_tokens_details")
-    # Most reports have no details.
-    cached = _count(prompt_details, "cached_tokens") if prompt_details else 0
-    hidden = _count(details, "reasoning_tokens") if details else 0
-    cached = cached or _count(reported, "prompt_cache_hit_tokens")
-    hidden = hidden or _count(reported, "reasoning_tokens")
+def build_usage(told: ReportedUsage) -> Usage:
+    """Return the usage of one call; a report that contradicts itself counts as an estimate."""
     return Usage(
-        input_tokens=prompt,
-        output_tokens=output,
-        cached_input_tokens=min(cached, prompt) if cached else 0,
-        reasoning_tokens=min(hidden, output) if hidden else 0,
+        input_tokens=told.prompt,
+        output_tokens=told.output,
+        cached_input_tokens=told.cached,
+        reasoning_tokens=told.reasoning,
         model_calls=1,
+        source=UsageSource.ESTIMATED if told.doubts else UsageSource.REPORTED,
     )
-
-
-def _count(reported: object, *names: str) -> int:
-    """Return the first of the named fields that is a positive integer, else 0."""
-    if type(reported) is dict:
-        for name in names:
-            value = reported.get(name)
-            if type(value) is int and value > 0:
-                return min(value, _MOST_READ)
-    return 0

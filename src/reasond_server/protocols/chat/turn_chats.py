@@ -330,7 +330,7 @@ def _read_tools(params: ChatParams) -> tuple[Sequence[ClientTool], str, Sequence
     found: list[ClientTool] = []
     for place, tool in enumerate(params.tools or ()):
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict):
+        if tool.get("type") not in {"function", None} or not isinstance(function, dict):
             text = f"must have the type 'function', and a function; got the type {show(tool.get('type'))}"
             problems.append(Violation(field=f"tools.{place}", description=text))
             continue

@@ -34,6 +34,10 @@ NO_ACTION: Final = (
     'There is neither a call nor an answer. End with <action>{"tool": "NAME", "arguments": {...}}</action> or with '
     "<answer>the final answer</answer>."
 )
+UNREAD_CALL: Final = (
+    "Your call of a tool could not be read. Call the tool in the form in which it is offered, with its arguments as "
+    "one JSON object."
+)
 REPEATED: Final = "The same call was made before, as {call_id}; making it again tells nothing new."
 
 

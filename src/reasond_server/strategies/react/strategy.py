@@ -177,6 +177,7 @@ class ReactRun:
             temperature=self.context.config.temperature,
             kinds=kinds,
             tools=self._list_offered(),
+            told=self.specs,
             tool_choice="auto" if self.due is None else "none",
         )
 
@@ -198,6 +199,8 @@ class ReactRun:
             return ending
         if invented is not None and not reply.calls:
             return self._correct(reply, INVENTED_OBSERVATION, thought=invented), None
+        if reply.is_call_unread:
+            return self._correct(reply, words.UNREAD_CALL), None
         if reply.calls:
             calls = [(self.tool_use.mint(call), call.call_id) for call in reply.calls]
             return await self._act(reply, calls, text=invented), None

@@ -76,7 +76,7 @@ def test_reasoning_that_stands_in_two_fields_is_taken_once() -> None:
 
 def test_content_in_parts_and_a_whole_message_are_read() -> None:
     parts = [{"type": "text", "text": "Hel"}, {"type": "image"}, 3, {"type": "text", "text": "lo"}]
-    assert feed(delta(content=parts))[1] == [Text(text="Hello")]
+    assert feed(delta(content=parts))[1] == [Text(text="Hel"), Text(text="lo")]
     assert feed({"message": {"content": "Hello"}, "finish_reason": "stop"})[1] == [Text(text="Hello")]
 
 

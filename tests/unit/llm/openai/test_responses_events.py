@@ -174,7 +174,12 @@ def test_errors_that_the_server_tells_are_passed_on(event: dict[str, Any], repor
     assert caught.value.report == report
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"null"])
+def test_events_without_anything_are_passed_over(data: bytes) -> None:
+    assert not ResponsesProtocol().build_decoder(OPTIONS).feed(data)
+
+
+@pytest.mark.parametrize("data", [b"{", b"[1]", b'"text"', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json_object_breaks_the_protocol(data: bytes) -> None:
     with pytest.raises(ModelProtocolError):
         ResponsesProtocol().build_decoder(OPTIONS).feed(data)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.dialects.usage_forms import read_report
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.model import ChatRequest, Message, Role, ToolSpec
-from reasond_server.llm.openai.usage_reports import read_usage, settle_usage, warn_of_truncation
+from reasond_server.llm.openai.usage_reports import build_usage, settle_usage, warn_of_truncation
 from reasond_server.types import ToolCall, Usage, UsageSource
 from tests.unit.llm.counting.tokenizer_samples import SAMPLES
 
@@ -84,7 +85,9 @@ def test_the_fewest_tokens_that_a_text_can_have_are_believed_in_every_script(
 @pytest.mark.parametrize("impossible", [200_000, 999_999_999, 10**30])
 def test_more_tokens_than_there_can_be_give_way_to_our_count_with_a_warning(impossible: int) -> None:
     counter, written = WordPieceCounter(), "one two three"
-    reported = read_usage({"prompt_tokens": impossible, "completion_tokens": impossible, "cached_tokens": impossible})
+    told = read_report({"prompt_tokens": impossible, "completion_tokens": impossible, "cached_tokens": impossible})
+    assert told is not None
+    reported = build_usage(told)
     usage, warnings = settle(reported, written, counter)
     assert (usage.input_tokens, usage.output_tokens) == (counter.count_prompt(LONG), counter.count_text(written))
     assert usage.cached_input_tokens <= usage.input_tokens

@@ -1,0 +1,29 @@
+"""JSON Schemas as clients send them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_SCHEMAS_BY_NAME: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_MAY_BE_NULL: Final = frozenset({"const", "default"})
+
+
+def drop_nulls(schema: Any, *, is_by_name: bool = False) -> Any:  # noqa: ANN401 - any JSON
+    """Return a JSON Schema without keywords that are null, as some clients write those that are not set.
+
+    coder/coder#23538, MervinPraison/PraisonAI#3111. With `is_by_name`, `schema` is an object of schemas by name, of
+    which one that is null accepts everything. `schema` may be nested at most as deep as JSON that was parsed.
+    """
+    if isinstance(schema, list):
+        return [drop_nulls(each) if isinstance(each, dict) else each for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for name, told in schema.items():
+        if is_by_name:
+            kept[name] = {} if told is None else drop_nulls(told)
+        elif name in _MAY_BE_NULL:
+            kept[name] = told
+        elif told is not None:
+            kept[name] = drop_nulls(told, is_by_name=name in _SCHEMAS_BY_NAME)
+    return kept

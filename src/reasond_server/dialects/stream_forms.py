@@ -1,0 +1,64 @@
+"""Streams as gateways really send them, beside what the standard of server-sent events says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ENDS: Final = frozenset({b"[done]", b'"[done]"', b"done", b"[end]"})
+_DATA: Final = b"data:"
+# FastAPI, Cloudflare, vLLM, Bedrock: errors that are called otherwise than `error`.
+_CODES: Final = ("code", "status", "status_code", "statusCode")
+
+
+def is_end(data: bytes) -> bool:
+    """Return whether the data of an event says that the stream has ended."""
+    return len(data) <= 8 and data.strip().lower() in _ENDS  # noqa: PLR2004 - the longest of them
+
+
+def split_data(data: bytes) -> Sequence[bytes]:
+    """Return the chunks in the data of one event.
+
+    Some gateways separate events by one line feed (anomalyco/opencode#27365), so that the lines of an event are chunks,
+    and some put `data:` before data that has it already.
+    """
+    data = data.strip()
+    while data.startswith(_DATA):
+        data = data[len(_DATA) :].lstrip()
+    if b"\n" not in data or _is_json(data):
+        return (data,)
+    return [part for line in data.split(b"\n") for part in split_data(line)]
+
+
+def split_body(body: bytes) -> Sequence[bytes]:
+    """Return the chunks in a body that is no stream of events: one JSON value, or one for each line."""
+    body = body.strip().removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _is_json(body):
+        return (body,)
+    lines = [line.strip() for line in body.split(b"\n") if line.strip()]
+    return lines if len(lines) > 1 and all(map(_is_json, lines)) else (body,)
+
+
+def is_whole(data: bytes) -> bool:
+    """Return whether the data of an event is the end of the stream or chunks that are whole JSON."""
+    return all(is_end(chunk) or _is_json(chunk) for chunk in split_data(data))
+
+
+def is_error_report(chunk: Mapping[str, Any]) -> bool:
+    """Return whether a chunk without choices reports an error under another name than `error`."""
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return True
+    if chunk.get("detail") or chunk.get("errors"):
+        return True
+    return isinstance(chunk.get("message"), str) and any(chunk.get(code) for code in _CODES)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True

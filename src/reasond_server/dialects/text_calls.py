@@ -1,0 +1,276 @@
+"""Tool calls that a model writes into its text, in the forms of the templates that they were trained with."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.dialects.json_repairs import read_object, scan_value
+from reasond_server.dialects.native_calls import clean_name
+from reasond_server.types import ToolCall
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from reasond_server.types import Json
+
+# Hermes and Qwen (vllm-project/vllm#22975), Qwen3-Coder and Llama (mudler/LocalAI#10346), GLM, Granite, Phi-4, Mistral,
+# DeepSeek with its DSML, Kimi K2, harmony (waybarrios/vllm-mlx#107), Anthropic and MiniMax, Gemma, Cohere, LFM2,
+# Nemotron, Seed-OSS, InternLM, and the form of our own prompts.
+_MARK: Final = re.compile(
+    r"<\|?(?:[a-z]{1,16}:)?tool_?calls?(?:_start|_section_begin|_begin)?\|?>|<TOOLCALL>|<\|?tools_prefix\|>"
+    r"|<(?:antml:)?function_calls?>|<start_function_call>|<function(?:=|\s+name=)|<(?:antml:)?invoke\s+name="
+    r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|START_ACTION\|>|<\|action_start\|>"
+    r"|<[|\uff5c](?:tool[\u2581_ ]calls?[\u2581_ ]begin|DSML)[|\uff5c]"
+    r"|(?:<\|start\|>assistant\s*)?(?:<\|channel\|>\s*(?:commentary|analysis)\s*|(?<=assistant )|^commentary\s*)?"
+    r"to=functions\."
+    r"|<action>(?=\s*(?:```\w*\s*)?\{)|<tools>(?=\s*[{\[])",
+    re.IGNORECASE | re.MULTILINE,
+)
+# A text that may become a call: nothing from there on is shown until the reply is whole.
+_MAY_BEGIN: Final = re.compile(
+    r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action)|<[|\uff5c]|\[TOOL_CALLS|\bto=functions"
+    r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
+    r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+_NAMED: Final = re.compile(
+    r"<(?P<tag>function|(?:[^<>\s]{0,12}[:\uff5c])?invoke)(?:=|\s+name=)[\"']?(?P<name>[\w.:-]{1,128})[\"']?\s*(?:>|(?=\{))"
+    r"(?P<body>.*?)(?:</?(?:function|(?:[^<>\s]{0,12}[:\uff5c])?invoke)>|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+_PARAMETER: Final = re.compile(
+    r"<(?:[^<>\s]{0,12}[:\uff5c])?parameter(?:=|\s+name=)[\"']?(?P<name>[^\"'<>\s]{1,128})[\"']?[^<>]{0,40}>"
+    r"(?P<value>.*?)(?:</(?:[^<>\s]{0,12}[:\uff5c])?parameter>|(?=<(?:[^<>\s]{0,12}[:\uff5c])?parameter))",
+    re.DOTALL | re.IGNORECASE,
+)
+_PARAMETER_BEGINS: Final = re.compile(r"<(?:[^<>\s/]{0,12}[:\uff5c])?parameter(?:=|\s)", re.IGNORECASE)
+_GLM: Final = re.compile(r"<tool_call>\s*([\w.-]{1,128})\s*(<arg_key>.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_GLM_PAIR: Final = re.compile(
+    r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>))", re.DOTALL
+)
+_LAST_WORD: Final = re.compile(r"([A-Za-z_][\w.-]{0,127})(?::\d{1,4})?\W*$")
+_TOKEN: Final = re.compile(r"<[|\uff5c][^<>]{0,40}[|\uff5c]>|</?[\w:]{1,30}>|```\w{0,12}|\bjson\b")
+_BRACKETED: Final = re.compile(r"\[(?:TOOL_CALLS|ARGS)\]|\[CALL_ID\]\w{0,64}")
+# How FunctionGemma and Gemma 4 write quotes.
+_QUOTE: Final = re.compile(r"<escape>|<\|\"\|>")
+_REACT: Final = re.compile(r"^Action:\s*`?([\w.-]{1,128})`?\s*\n+Action Input:\s*(.*)", re.DOTALL | re.MULTILINE)
+_FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
+_FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
+_NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
+_ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "params", "kwargs")
+_OPENING: Final = re.compile(r"[{\[]")
+_MAX_CALLS: Final = 64
+
+
+@value
+class TextCalls:
+    """The calls in a text, and the text before them. `is_unread`: a call begins there that cannot be read."""
+
+    text: str
+    calls: Sequence[ToolCall] = ()
+    is_unread: bool = False
+
+
+def may_begin_call(text: str) -> int | None:
+    """Return the first place in `text` from where on it may be a call; None if there is none."""
+    found = _MAY_BEGIN.search(text)
+    return found.start() if found else None
+
+
+def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
+    """Return the calls in a reply; None if it is no call. `tools` are the schemas of the offered tools by name.
+
+    A form with a mark is a call, whatever it names. One without a mark (an object, a list, a Python call, all of the
+    reply or in a fence at its end) is one if it names an offered tool. Marks within fences and quotes are text.
+    """
+    if marked := _find_mark(text):
+        calls = _take(_read_marked(text[marked.start() :], tools), tools)
+        return TextCalls(text=text[: marked.start()].rstrip(), calls=calls, is_unread=not calls)
+    for before, body, language in _list_unmarked(text):
+        calls = _take(_read_unmarked(body, tools, is_code=language == "tool_code"), tools)
+        if calls and all(call.name in tools for call in calls):
+            return TextCalls(text=before.rstrip(), calls=calls)
+        if language in {"tool_call", "tool_code", "tool_calls"}:
+            return TextCalls(text=before.rstrip(), is_unread=True)
+    return None
+
+
+def _find_mark(text: str) -> re.Match[str] | None:
+    for found in _MARK.finditer(text):
+        is_quoted = text[: found.start()].endswith(("`", '"', "'")) or text[found.end() : found.end() + 1] in {"`", '"'}
+        if not is_quoted and len(_FENCE_LINE.findall(text, 0, found.start())) % 2 == 0:
+            return found
+    return None
+
+
+def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what may be a call without a mark: the text before it, the call, and the language of its fence."""
+    yield "", text.strip(), ""
+    if fenced := _FENCE_AT_END.search(text):
+        yield text[: fenced.start()], fenced[2].strip(), fenced[1].lower()
+    if react := _REACT.search(text):
+        yield text[: react.start()], json.dumps({"name": react[1], "arguments": _read_input(react[2])}), ""
+    last = text.rstrip().rpartition("\n")
+    if last[0] and last[2].lstrip().startswith("{"):
+        yield last[0], last[2].strip(), ""
+
+
+def _read_input(text: str) -> Any:  # noqa: ANN401 - any JSON
+    text = text.strip()
+    found = scan_value(text, 0) if text.startswith("{") else None
+    return found[0] if found else text.partition("\n")[0].strip("`\"' ")
+
+
+def _take(found: Iterator[tuple[str, Any]], tools: Mapping[str, Json]) -> Sequence[ToolCall]:
+    calls: list[ToolCall] = []
+    for name, arguments in found:
+        cleaned = clean_name(name)
+        given = _name_arguments(arguments, tools.get(cleaned))
+        if cleaned and given is not None and len(calls) < _MAX_CALLS:
+            calls.append(ToolCall(call_id="", name=cleaned, arguments_json=json.dumps(given, ensure_ascii=False)))
+    return calls
+
+
+def _name_arguments(arguments: Any, schema: Json | None) -> dict[str, Any] | None:  # noqa: ANN401 - any JSON
+    """Return arguments by name; a single value is the argument of a tool that has or requires one. None: unreadable."""
+    if isinstance(arguments, str) and (found := read_object(arguments)) is not None:
+        return found
+    if arguments is None or arguments in ("", []):
+        return {}
+    if isinstance(arguments, dict):
+        return arguments
+    properties = _list_properties(schema)
+    required = (schema or {}).get("required")
+    names = required if isinstance(required, list) and len(required) == 1 else list(properties)
+    return {names[0]: arguments} if len(names) == 1 and not isinstance(arguments, list) else None
+
+
+def _list_properties(schema: Json | None) -> Mapping[str, Any]:
+    properties = (schema or {}).get("properties")
+    return properties if isinstance(properties, dict) else {}
+
+
+def _read_marked(region: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and arguments in a text that begins with a mark."""
+    if named := list(_NAMED.finditer(region)):
+        for found in named:
+            yield found["name"], _read_parameters(found["body"], tools.get(clean_name(found["name"])))
+    elif glm := list(_GLM.finditer(region)):
+        for found in glm:
+            schema = tools.get(clean_name(found[1]))
+            pairs = _GLM_PAIR.findall(found[2])
+            is_whole = len(pairs) == found[2].count("<arg_key>")
+            yield found[1], {key: _read_typed(text, key, schema) for key, text in pairs} if is_whole else pairs
+    else:
+        calls = list(_read_values(region))
+        yield from calls or _read_python(_TOKEN.sub("", _MARK.sub("", region)).strip(), tools)
+
+
+def _read_parameters(body: str, schema: Json | None) -> Any:  # noqa: ANN401 - any JSON
+    pairs = [(found["name"], found["value"]) for found in _PARAMETER.finditer(body)]
+    if len(pairs) != len(_PARAMETER_BEGINS.findall(body)):
+        # The last one was cut.
+        return [body]
+    if pairs:
+        return {name: _read_typed(text, name, schema) for name, text in pairs}
+    start = body.find("{")
+    return {} if not body.strip() else read_object(body[start : body.rfind("}") + 1]) if start >= 0 else body.strip()
+
+
+def _read_typed(text: str, name: str, schema: Json | None) -> Any:  # noqa: ANN401 - any JSON
+    """Return an argument that came as text: JSON where its schema wants anything but a text."""
+    declared = _list_properties(schema).get(name)
+    kind = declared.get("type") if isinstance(declared, dict) else None
+    text = text.removeprefix("\n").removesuffix("\n")
+    if kind in {None, "string"}:
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _read_values(region: str) -> Iterator[tuple[str, Any]]:
+    """Yield the calls in the JSON values of a text; an object without a name has that of the word before it."""
+    region, place = _QUOTE.sub('"', _BRACKETED.sub(" ", region)), 0
+    while found := _OPENING.search(region, place):
+        scanned = scan_value(region, found.start())
+        if scanned is None:
+            place = found.end()
+            continue
+        told, end = scanned
+        gap = _TOKEN.sub(" ", region[place : found.start()])
+        calls = list(_read_calls(told))
+        if not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)):
+            calls = [(word[1], told)]
+        yield from calls
+        place = end
+
+
+def _read_calls(told: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
+    """Yield the calls that a JSON value says."""
+    if isinstance(told, list):
+        for one in told:
+            yield from _read_calls(one)
+        return
+    if not isinstance(told, dict):
+        return
+    if isinstance(told.get("tool_calls"), list):
+        yield from _read_calls(told["tool_calls"])
+        return
+    inner = told.get("function")
+    if isinstance(inner, dict):
+        told = inner
+    name = next((told[key] for key in _NAMES if isinstance(told.get(key), str)), None)
+    key = next((key for key in _ARGUMENTS if key in told), None)
+    if name is not None and (key is not None or told.keys() <= {*_NAMES, "id", "type"}):
+        yield name, None if key is None else told[key]
+
+
+def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> Iterator[tuple[str, Any]]:
+    if body.startswith(("{", "[")):
+        place = 0
+        calls: list[tuple[str, Any]] = []
+        while scanned := scan_value(body, place):
+            calls += _read_calls(scanned[0])
+            place = scanned[1]
+            place += len(body[place:]) - len(body[place:].lstrip(" \t\r\n;,"))
+        # Anything else in it is no call.
+        if calls and place >= len(body):
+            yield from calls
+            return
+    if is_code or body.startswith("["):
+        yield from _read_python(body, tools)
+
+
+def _read_python(text: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
+    """Yield Python calls with literal arguments: `[f(a=1), g()]`, `f(1)`, `print(f(a=1))`, `f.call(a=1)`."""
+    try:
+        parsed = ast.parse(text.strip().strip(";"), mode="exec").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for statement in parsed:
+        expression = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+        items = expression.elts if isinstance(expression, ast.List | ast.Tuple) else [expression]
+        for item in items:
+            if isinstance(item, ast.Call):
+                yield from _read_python_call(item, tools)
+
+
+def _read_python_call(call: ast.Call, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
+    name = ast.unparse(call.func).removesuffix(".call")
+    if name == "print" and len(call.args) == 1 and isinstance(call.args[0], ast.Call):
+        yield from _read_python_call(call.args[0], tools)
+        return
+    names = list(_list_properties(tools.get(clean_name(name))))
+    try:
+        given = {names[at]: ast.literal_eval(one) for at, one in enumerate(call.args)}
+        given |= {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
+        json.dumps(given)
+    except (ValueError, IndexError, TypeError):
+        return
+    yield name, given

@@ -1,0 +1,89 @@
+"""Calls in the text of a reply, in the forms of many templates; and texts that are none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.dialects.text_calls import may_begin_call, read_text_calls
+from tests.reports.rows import load_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def join_content(events: Sequence[dict[str, Any]]) -> str:
+    """Return the content of a stream."""
+    deltas = [choice["delta"] for chunk in events for choice in chunk["choices"]]
+    return "".join(delta.get("content") or "" for delta in deltas)
+
+
+TOOLS = {
+    "calculator": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+    },
+    "add": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+}
+KIND = "call as text by a model with native tools"
+CALLS = [text for row in load_rows("chat") if row.kind.startswith(KIND) and (text := join_content(row.input["events"]))]
+NO_CALLS = [
+    "The tag `<tool_call>` opens it.",
+    '{"name": "Bob", "parameters": {"x": 1}}',
+    'Use\n```\n<tool_call>{"name": "calculator", "arguments": {}}</tool_call>\n```\nto call.',
+    "plain",
+    "[1, 2]",
+    '{"expression": "8*9"}',
+    "It is 42.",
+]
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_a_call_is_read_in_the_form_of_its_template(text: str) -> None:
+    found = read_text_calls(text, TOOLS)
+    assert found is not None
+    assert not found.is_unread
+    assert found.calls[0].name == "calculator"
+    assert json.loads(found.calls[0].arguments_json) == {"expression": "8*9"}
+    assert may_begin_call(text) is not None, "a stream would show it"
+
+
+@pytest.mark.parametrize("text", NO_CALLS)
+def test_a_text_that_is_no_call_stays_a_text(text: str) -> None:
+    assert read_text_calls(text, TOOLS) is None
+
+
+def test_arguments_get_the_types_that_their_schema_wants() -> None:
+    text = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></function>"
+    found = read_text_calls(text, TOOLS)
+    assert found is not None
+    assert json.loads(found.calls[0].arguments_json) == {"a": 1, "b": 2}
+    found = read_text_calls("[add(1, 2), add(a=3, b=4)]", TOOLS)
+    assert found is not None
+    assert [json.loads(call.arguments_json) for call in found.calls] == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "calculator", "arguments": {"expr',
+        "[TOOL_CALLS] well",
+        "<tool_call></tool_call>",
+        "<function=add><parameter=a>1",
+    ],
+)
+def test_a_call_that_cannot_be_read_is_no_text(text: str) -> None:
+    found = read_text_calls(f"So.\n{text}", TOOLS)
+    assert found is not None
+    assert (found.text, found.is_unread) == ("So.", True)
+
+
+@given(st.lists(st.sampled_from([*CALLS, "a", "\n", "{", "}", '"', "```", "<", "[", "("]), max_size=6))
+def test_no_text_breaks_the_reading(parts: list[str]) -> None:
+    found = read_text_calls("".join(parts), TOOLS)
+    assert found is None or found.is_unread == (not found.calls)
