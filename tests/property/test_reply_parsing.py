@@ -32,7 +32,9 @@ def parse(deltas: list[str], *, is_stop: bool, cap: int) -> tuple[ParsedReply, s
     parsed = parser.result
     # A fence around the whole reply is only known at its end, after its text was shown.
     is_unwrapped = parsed.kind is not None and not any(fragment.kind for fragment in fragments)
-    if not is_unwrapped:
+    # A lone closing tag makes reasoning of text that was shown before.
+    is_taken_back = len(parsed.thinking) > len(shown["thinking"])
+    if not (is_unwrapped or is_taken_back):
         assert (parsed.text, parsed.thinking) == (shown["text"], shown["thinking"])
         # A closing tag behind a fence that was never closed is only known for one at the end.
         rest = shown["content"].removeprefix(parsed.content)

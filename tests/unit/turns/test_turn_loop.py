@@ -473,9 +473,10 @@ async def test_a_last_reply_that_asks_for_a_tool_again_is_not_called_answered() 
 
 @pytest.mark.parametrize("finish", [ModelFinish.STOP, ModelFinish.LENGTH])
 async def test_an_empty_last_reply_is_no_answer_and_no_earlier_thought_becomes_one(finish: ModelFinish) -> None:
-    server = serve_in_memory(
-        [ask_tools(("note", {"text": "one"}), text="I note it first."), Reply(text="  ", finish=finish)], tools=[Note()]
-    )
+    # A reply that stops without a word is asked for again, twice.
+    times = 3 if finish is ModelFinish.STOP else 1
+    asked = ask_tools(("note", {"text": "one"}), text="I note it first.")
+    server = serve_in_memory([asked, *[Reply(text="  ", finish=finish)] * times], tools=[Note()])
 
     view = await server.run(TurnStart(message="Go"))
 

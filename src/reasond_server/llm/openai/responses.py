@@ -327,13 +327,13 @@ class ResponsesDecoder:
     def _end(self, event: dict[str, Any]) -> Sequence[_Piece]:
         """Record the finish reason and the usage; return the pieces that no earlier event had."""
         response = _read_member(event, "response")
-        told = self._told | self._streamed
+        passed_on = self._told | self._streamed
         items = [item for item in _to_list(response.get("output")) if isinstance(item, dict)]
         pieces: list[_Piece] = []
         for item in items:
             if item.get("type") == "function_call":
                 pieces += self._end_item({"item": item})
-            elif _find_text_kind(item) not in told:
+            elif _find_text_kind(item) not in passed_on:
                 pieces += self._texts_of(item)
         told = read_report(response.get("usage"))
         usage = None if told is None else build_usage(told)
