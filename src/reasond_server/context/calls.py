@@ -12,7 +12,7 @@ from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.reasoning_marks import LONE_CLOSE
-from reasond_server.dialects.text_calls import may_begin_call, read_text_calls
+from reasond_server.dialects.written_calls import may_begin_call, read_text_calls
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.dialects.text_calls import may_begin_call, read_text_calls
+from reasond_server.dialects.written_calls import may_begin_call, read_text_calls
 from tests.reports.rows import load_rows
 
 if TYPE_CHECKING:
