@@ -303,6 +303,45 @@ class RepeatedSelection:
         return ()
 
 
+class FirstWave:
+    """Divides the first expansion of a selection: `first` candidates, then the rest of them; 0 divides nothing.
+
+    The selection learns of both parts together.
+    """
+
+    def __init__(self, selection: SelectionPolicy[RepairNode], first: int) -> None:
+        self._selection = selection
+        self._first = first
+        self._whole: Sequence[Choice[RepairNode]] = ()
+        self._made: Sequence[Expansion[RepairNode]] = ()
+
+    def choose(self) -> Sequence[Choice[RepairNode]]:
+        """Return what the selection chooses, or a part of its first choice."""
+        if self._whole:
+            (whole,) = self._whole
+            return [replace(whole, count=whole.count - self._first)]
+        choices = self._selection.choose()
+        if not self._made and self._first and len(choices) == 1 and choices[0].count > self._first:
+            self._whole = choices
+            return [replace(choices[0], count=self._first)]
+        return choices
+
+    def settle(
+        self, chosen: Sequence[Choice[RepairNode]], expansions: Sequence[Expansion[RepairNode]]
+    ) -> Collection[str]:
+        """Let the selection record the round; the first part of a divided one waits for the rest."""
+        if self._whole and not self._made:
+            self._made = expansions
+            return ()
+        if self._whole:
+            both = [*self._made, *expansions]
+            children = [child for expansion in both for child in expansion.children]
+            is_failed = all(expansion.is_failed for expansion in both)
+            chosen, self._whole = self._whole, ()
+            expansions = [replace(each, children=children, is_failed=is_failed) for each in both[:1]]
+        return self._selection.settle(chosen, expansions)
+
+
 class RoundWatcher:
     """Tells of the end of each round of a selection."""
 

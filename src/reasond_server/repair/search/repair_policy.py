@@ -91,6 +91,7 @@ class RepairParameters(RepairDefaults):
     """The parameters of one repair as they apply; repairs.proto gives units and bounds."""
 
     seed: Annotated[int | None, Field(ge=-(2**63), le=2**63 - 1)] = None
+    first_candidates: Annotated[int, Field(ge=0, le=10)] = 0
 
     @property
     def most_calls(self) -> int:
@@ -103,6 +104,15 @@ class RepairPolicy(RepairDefaults):
     """Repairs: candidates, critics that run them, and the patch."""
 
     enabled: Annotated[bool, Field(description="Whether repairs are offered.")] = False
+    first_candidates: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10,
+            description="Candidates that are judged before the rest of the first round is asked for: 1 makes an easy "
+            "fix cost one call, and others one call's time more; 0 asks for the round at once.",
+        ),
+    ] = 0
     model_preference: Annotated[
         tuple[Annotated[str, StringConstraints(max_length=64)], ...],
         Field(
@@ -164,7 +174,8 @@ class RepairPolicy(RepairDefaults):
     @property
     def defaults(self) -> RepairParameters:
         """The parameters of a request that names none."""
-        return RepairParameters(**{each.name: getattr(self, each.name) for each in fields(RepairDefaults)})
+        preset = {each.name: getattr(self, each.name) for each in fields(RepairDefaults)}
+        return RepairParameters(**preset, first_candidates=self.first_candidates)
 
     @property
     def ceilings(self) -> Mapping[str, float]:

@@ -448,6 +448,32 @@ async def test_further_candidates_of_a_reply_are_judged_and_cost_no_call() -> No
     assert outcome.is_accepted
 
 
+@pytest.mark.parametrize("search", list(RepairSearch))
+async def test_with_a_first_wave_of_one_an_easy_fix_costs_one_call(search: RepairSearch) -> None:
+    activities = ScriptedActivities(lambda _: 100.0)
+    outcome, _, _ = await work(activities, RepairParameters(search=search, first_candidates=1))
+    assert (outcome.is_accepted, len(activities.orders)) == (True, 1)
+
+
+@pytest.mark.parametrize("search", [RepairSearch.REFINE_BEAM, RepairSearch.BEST_OF_N])
+async def test_after_a_first_wave_that_failed_the_rest_of_the_round_is_asked_for(search: RepairSearch) -> None:
+    activities = ScriptedActivities(
+        lambda number: 100.0 if number == 5 else 40.0 + number, code_of=lambda number: str(number) if number > 1 else ""
+    )
+    outcome, _, run = await work(activities, RepairParameters(search=search, first_candidates=1))
+    assert (outcome.final_candidate_id, len(activities.orders)) == ("cand-5", 5)
+    assert [len(one.candidate_ids) for one in run.rounds] == [1, 4]
+    assert [order.parent_id for order in activities.orders] == [""] * 5
+    assert [order.unread for order in activities.orders] == ["", *["it holds no edit"] * 4]
+
+
+async def test_a_divided_first_round_leaves_the_later_ones_as_they_are() -> None:
+    whole, divided = ScriptedActivities(lambda number: 40.0 + number), ScriptedActivities(lambda number: 40.0 + number)
+    await work(whole, RepairParameters(max_candidates=25))
+    await work(divided, RepairParameters(max_candidates=25, first_candidates=2))
+    assert [order.parent_id for order in divided.orders] == [order.parent_id for order in whole.orders]
+
+
 async def test_lines_that_could_mislead_checks_are_told_with_the_patch() -> None:
     class Suspect(ScriptedActivities):
         async def judge(self, candidate: RepairCandidate) -> Critique:
