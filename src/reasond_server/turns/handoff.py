@@ -112,6 +112,7 @@ def check_reentry(reentry: TurnReentry, progress: TurnProgress, *, now: datetime
             for one in reentry.results
         ),
         decisions=tuple(reentry.decisions),
+        echo_json=reentry.echo_json,
     )
 
 

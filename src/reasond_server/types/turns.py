@@ -207,12 +207,13 @@ class TurnStart:
 
 @value
 class TurnReentry:
-    """The request that settles the pending calls of a turn, all of them at once."""
+    """The request that settles the pending calls of a turn, all of them at once; `echo_json` as in TurnStart."""
 
     turn_id: str
     etag: str
     results: Sequence[ToolResult] = ()
     decisions: Sequence[Decision] = ()
+    echo_json: str = ""
 
 
 @EVENTS.declare("turn_started", wire_tag="started", keys=("session_id", "mode", "model", "session_revision"))
@@ -318,6 +319,7 @@ class Reentered(Event):
     call_ids: Sequence[Word]
     results: Sequence[ToolResult] = ()
     decisions: Sequence[Decision] = ()
+    echo_json: JsonText = ""
 
 
 @EVENTS.declare("turn_completed", wire_tag="completed")

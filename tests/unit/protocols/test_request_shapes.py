@@ -30,8 +30,7 @@ REFUSED: Final = {
     "openai image": "input",
     "openai-chat image": "messages",
     "responses conversation": "conversation",
-    "responses file": "input.0.content.0",
-    "responses file url": "input.0.content.0",
+    "responses file url": "input.0.content.0.file_data",
     "responses image": "input",
 }
 

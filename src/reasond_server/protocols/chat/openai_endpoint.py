@@ -207,6 +207,7 @@ _SESSION_HEADERS: Final = (
     b"thread-id",
     b"x-claude-code-session-id",
 )
+_RETRY_HEADER: Final = b"x-stainless-retry-count"
 _CLOSE: Final = (b"connection", b"close")
 _NOTHING: Final = (
     "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions and GET /v1/models are here"
@@ -310,23 +311,25 @@ async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Map
     except ReasondError as error:
         return calls.refuse(error)
     if method == RESPONSES_METHOD:
-        params = {**params, "attach_key": _digest_request(body, calls.exchange)}
+        params = {**params, **_digest_request(body, calls.exchange)}
     if params.get("stream") is True and method != COUNT_METHOD:
         return await _stream(calls.open(method), params, send)
     return _encode_answer(await calls.call(method, params), calls)
 
 
-def _digest_request(body: bytearray, exchange: Exchange) -> str:
-    """Return the id by which a request that is sent again finds what it began; empty if nothing tells it from others.
+def _digest_request(body: bytearray, exchange: Exchange) -> dict[str, Any]:
+    """Return the parameters by which a request that is sent again finds what it began; none if nothing tells that.
 
-    The body alone does not: two people, or one who wants two answers, send equal ones at the same time.
+    The body alone does not: who wants two answers sends equal ones at the same time. Clients of OpenAI's own libraries
+    say how often they have sent a request; the first of its kind begins something, and only the others look for it.
     """
     sent = [(name, told) for name in _SESSION_HEADERS if (told := exchange.headers.first(name)) is not None]
-    if not sent:
-        return ""
+    count = exchange.headers.first(_RETRY_HEADER)
+    if not sent and count is None:
+        return {"attach_key": ""}
     digest = hashlib.sha256(bytes(body))
-    digest.update(repr([sent, exchange.headers.getlist(b"authorization")]).encode())
-    return f"attach-{digest.hexdigest()}"
+    digest.update(repr(sent).encode())
+    return {"attach_key": digest.hexdigest(), "is_first": not sent and count == "0"}
 
 
 async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:

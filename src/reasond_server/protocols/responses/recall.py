@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from reasond_server.types.turns import PendingCall
 
 
-def recall_echo(log: ExecutionLog) -> Mapping[str, Any]:
+def recall_echo(ref: ResponseRef, log: ExecutionLog) -> Mapping[str, Any]:
     """Return what the response tells of its request; nothing for executions of other protocols, or without content."""
-    first = log.events[0].event if log.events else None
+    first = next((logged.event for logged in log.events if logged.sequence > ref.after), None)
+    if isinstance(first, Reentered):
+        return read_echo(first.echo_json)
     task = None if isinstance(first, TurnStarted) or not log.plan else read_planned_task(log.plan)
-    text = first.echo_json if isinstance(first, TurnStarted) else "" if task is None else task.echo_json
+    return read_echo(first.echo_json if isinstance(first, TurnStarted) else "" if task is None else task.echo_json)
+
+
+def read_echo(text: str) -> Mapping[str, Any]:
+    """Return what a log keeps of a request; nothing if it keeps nothing of this protocol."""
     try:
         found = from_json(text) if text else {}
     except ValueError:

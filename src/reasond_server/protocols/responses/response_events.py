@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.protocols.responses.response_json import ResponseRef
-    from reasond_server.types import ExecutionFailure, FinishReason, LoggedEvent, Usage
+    from reasond_server.types import ExecutionFailure, FinishReason, Usage
 
 _ENDS: Final = {"completed": "response.completed", "failed": "response.failed"}
 _INCOMPLETE: Final = "response.incomplete"
@@ -187,11 +187,3 @@ class ResponseWriter:
         first = self._number
         self._number += takes
         return ResponseEvent(first=first, body={"type": kind, "sequence_number": self._number - 1, **members})
-
-
-def write_events(ref: ResponseRef, echo: Mapping[str, Any], log: Sequence[LoggedEvent]) -> Sequence[ResponseEvent]:
-    """Return all events of a response whose log is known; events before its leg are passed over."""
-    writer = ResponseWriter(ref, echo)
-    return [
-        each for logged in log if logged.sequence > ref.after for each in writer.take(logged.event, logged.create_time)
-    ]

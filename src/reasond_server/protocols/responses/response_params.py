@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
@@ -64,6 +65,7 @@ class ResponseParams(WireParams):
     prompt_cache_retention: Any = None
     service_tier: str | None = None
     attach_key: str = ""
+    is_first: bool = False
 
     def echo(self, warnings: Sequence[str]) -> dict[str, Any]:
         """Return what the response tells of the request."""
@@ -166,10 +168,27 @@ def _read_parts(field: str, content: object) -> tuple[str, list[Image], list[Vio
                 found.append(read)
             else:
                 images.append(read)
+        elif kind == "input_file":
+            text, odd = _read_file(f"{field}.{place}", part)
+            texts.append(text)
+            found += odd
         else:
             text = f"must be an input_text, output_text or input_image; {show(kind)} is not supported"
             found.append(Violation(field=f"{field}.{place}", description=text))
     return "\n".join(texts), images, found[:_MOST_PROBLEMS]
+
+
+def _read_file(field: str, part: Mapping[str, Any]) -> tuple[str, list[Violation]]:
+    """Return the text of a file that is sent as base64, under its name, and what is wrong with it."""
+    encoded = str(part.get("file_data") or "").rpartition(",")[2]
+    try:
+        content = base64.b64decode(encoded, validate=True).decode("utf-8")
+    except ValueError:
+        content = ""
+    if content.strip() and "\0" not in content and not content.startswith("%PDF"):
+        return f"File {show(part.get('filename'))}:\n{content}", []
+    text = "must be a file of UTF-8 text in base64: other files are not read here, and no URLs or ids are fetched"
+    return "", [Violation(field=f"{field}.file_data", description=text)]
 
 
 def read_tools(params: ResponseParams) -> tuple[Sequence[ClientTool], str, list[str]]:

@@ -6,7 +6,9 @@ Without tools of the client a response is an execution of reasoning; with them i
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
@@ -19,7 +21,7 @@ from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.http_api.event_frames import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder, find_question, find_reentry
 from reasond_server.protocols.model_catalogue import narrow
-from reasond_server.protocols.responses.recall import recall, recall_echo, tell_items
+from reasond_server.protocols.responses.recall import read_echo, recall, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
 from reasond_server.protocols.responses.response_params import (
@@ -30,7 +32,7 @@ from reasond_server.protocols.responses.response_params import (
 )
 from reasond_server.protocols.turn_legs import follow_leg
 from reasond_server.types import NO_BUDGET, Budget, Heartbeat, Task
-from reasond_server.types.turns import TurnReentry, TurnStart
+from reasond_server.types.turns import Reentered, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -145,7 +147,7 @@ class Responses:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of a response above the number `starting_after`, also future ones. Raises as `get`."""
         ref, log = await self._find(caller, params.response_id)
-        writer, after = ResponseWriter(ref, recall_echo(log)), params.starting_after
+        writer, after = ResponseWriter(ref, recall_echo(ref, log)), params.starting_after
         observation = await self._desk.observe(caller, ref.execution_id, after_sequence=ref.after)
         async with aclosing(observation.events) as events:
             async for event in events:
@@ -280,13 +282,23 @@ class Responses:
                 **shared,
             )
         return _Asked(
-            source=reentry or source,
-            request_id=own.request_id or params.attach_key,
+            source=source if reentry is None else replace(reentry, echo_json=shared["echo_json"]),
+            request_id=own.request_id or await self._find_attach_id(caller, params),
             echo=echo,
             is_background=params.background is True,
             is_kept=params.store is not False,
             instead=source if reentry is not None and isinstance(source, TurnStart) else None,
         )
+
+    async def _find_attach_id(self, caller: Principal, params: ResponseParams) -> str:
+        """Return the request id by which a retry finds the execution; empty for one that must not attach."""
+        if not params.attach_key:
+            return ""
+        digest = hashlib.sha256(f"{params.attach_key}\0{caller.subject}".encode()).hexdigest()
+        name = f"attach-{digest}"
+        # An equal request is under way, or was not delivered: this one is another.
+        is_taken = params.is_first and await self._store.find_claim(caller.tenant, name) is not None
+        return "" if is_taken else name
 
     def _choose_config(
         self, params: ResponseParams, preset: ModelPreset, *, is_turn: bool
@@ -374,7 +386,10 @@ class Responses:
 
 
 def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:
-    return ResponseWriter(ResponseRef(execution_id=event.execution_id, after=event.sequence - 1), echo)
+    """Return the writer of a response that begins with `event`; what the log has of its request goes before `echo`."""
+    found = event.event
+    kept = read_echo(found.echo_json) if isinstance(found, TurnStarted | Reentered) else {}
+    return ResponseWriter(ResponseRef(execution_id=event.execution_id, after=event.sequence - 1), kept or echo)
 
 
 def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int = -1) -> bytes:
@@ -386,7 +401,7 @@ def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int = -1) -> by
 
 def _write_response(ref: ResponseRef, log: ExecutionLog) -> dict[str, Any]:
     """Return the response as it is at the end of `log`."""
-    writer = ResponseWriter(ref, recall_echo(log))
+    writer = ResponseWriter(ref, recall_echo(ref, log))
     for logged in log.events:
         if logged.sequence > ref.after:
             writer.take(logged.event, logged.create_time)

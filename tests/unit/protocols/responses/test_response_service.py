@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,9 @@ from tests.unit.protocols.responses.responding import (
     resume,
     stream_response,
 )
+
+if TYPE_CHECKING:
+    from tests.unit.protocols.chat.chatting import ChatSite
 
 QUESTION = "What is 6 times 7?"
 CALL = Reply(text="I look.", tool_calls=(ToolCall(call_id="x1", name="search", arguments_json='{"q": "öl 42"}'),))
@@ -75,17 +79,39 @@ async def test_a_stream_tells_each_item_in_order_and_ends_with_the_response_that
     assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == whole["output"]
 
 
+async def check_every_cut(site: ChatSite, events: list[dict[str, Any]]) -> None:
+    """Cut a stream at every number, and see that what a client then puts together is byte for byte the whole."""
+    response_id = events[0]["response"]["id"]
+    for number in range(-1, events[-1]["sequence_number"] + 1):
+        had = cut_before(events, number)
+        rest = await resume(site, response_id, after=None if number < 0 else number)
+        assert put_together([*had, *rest]) == put_together(events), number
+        assert [event for event in [*had, *rest] if "delta" not in event] == [
+            event for event in events if "delta" not in event
+        ], number
+
+
 async def test_a_client_that_comes_back_after_any_number_has_the_whole_byte_for_byte() -> None:
     async with serve_chats() as site:
-        events = await stream_response(site, input=QUESTION)
-        response_id = events[0]["response"]["id"]
-        for number in range(-1, events[-1]["sequence_number"] + 1):
-            had = cut_before(events, number)
-            rest = await resume(site, response_id, after=None if number < 0 else number)
-            assert put_together([*had, *rest]) == put_together(events), number
-            assert [event for event in [*had, *rest] if "delta" not in event] == [
-                event for event in events if "delta" not in event
-            ], number
+        await check_every_cut(site, await stream_response(site, input=QUESTION))
+
+
+@pytest.mark.parametrize("strategy", ["self_consistency", "plan_and_solve", "bounded_context", "react"])
+async def test_the_numbers_of_other_strategies_replay_as_exactly(strategy: str) -> None:
+    async with serve_chats() as site:
+        await check_every_cut(site, await stream_response(site, model=f"reasond/{strategy}", input=QUESTION))
+
+
+async def test_the_numbers_of_each_leg_of_a_turn_replay_as_exactly() -> None:
+    model = script(CALL, "It is 42 ☂.")
+    async with serve_chats(model) as site:
+        first = await stream_response(site, input=QUESTION, tools=[TOOL])
+        result = result_for(calls_of(first[-1]["response"])[0])
+        second = await stream_response(
+            site, previous_response_id=first[0]["response"]["id"], input=[result], tools=[TOOL]
+        )
+        for events in (first, second):
+            await check_every_cut(site, events)
 
 
 async def test_calls_are_handed_off_and_their_results_go_on_with_the_turn() -> None:
@@ -166,6 +192,21 @@ async def test_a_response_branches_from_any_earlier_one() -> None:
     assert not any("Left." in text for text in sent)
 
 
+async def test_a_file_of_text_is_read_and_others_are_refused_by_name() -> None:
+    model = script("It says 7.<answer>7</answer>")
+    data = base64.b64encode("Siebzehn ☂".encode()).decode()
+    part = {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;base64,{data}"}
+    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
+    async with serve_chats(model) as site:
+        await respond(
+            site, input=[{"role": "user", "content": [{"type": "input_text", "text": "What is in it?"}, part]}]
+        )
+        refused = await site.client.post(RESPONSES, json={"input": [{"role": "user", "content": [pdf]}]})
+
+    assert any("Siebzehn ☂" in message.content for message in model.requests[0].messages)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input.0.content.0.file_data")
+
+
 async def test_an_item_of_an_earlier_response_is_what_its_reference_stands_for() -> None:
     model = script(CALL, "It is 42.")
     async with serve_chats(model) as site:
@@ -217,6 +258,23 @@ async def test_five_cuts_in_one_session_are_one_payment_and_the_next_whole_reque
                 (await stream_response(site, input=QUESTION, headers=other, tools=tools))[-1]["response"]
             )
     assert len(model.requests) == 4
+
+
+async def test_a_library_that_sends_a_request_again_attaches_and_equal_requests_of_others_do_not() -> None:
+    gate = asyncio.Event()
+    model = script(Reply(text="1.<answer>1</answer>", hold=gate), *(f"{n}.<answer>{n}</answer>" for n in (2, 3)))
+    body = {"model": "reasond", "stream": True, "input": QUESTION}
+    async with serve_chats(model) as site:
+        first = {"x-stainless-retry-count": "0"}
+        async with site.client.stream("POST", RESPONSES, json=body, headers=first) as cut:
+            assert "response.created" in await anext(cut.aiter_lines())
+            equal = await stream_response(site, input=QUESTION, headers=first)
+            assert text_of(equal[-1]["response"]) == "2"
+        gate.set()
+        again = await stream_response(site, input=QUESTION, headers={"x-stainless-retry-count": "1"})
+        assert text_of(again[-1]["response"]) == "1"
+        assert text_of((await stream_response(site, input=QUESTION, headers=first))[-1]["response"]) == "3"
+    assert len(model.requests) == 3
 
 
 async def test_what_cannot_work_is_refused_so_that_no_client_repeats_it() -> None:
