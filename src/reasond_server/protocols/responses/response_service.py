@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 DONE: Final = frame_event(b"[DONE]")
 HEARTBEAT: Final = b": heartbeat\n\n"
+_ATTACH: Final = "attach-"
+"""The beginning of request ids that are made here; those of clients stand for their execution for good."""
 _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
 
 
@@ -295,7 +297,7 @@ class Responses:
         if not params.attach_key:
             return ""
         digest = hashlib.sha256(f"{params.attach_key}\0{caller.subject}".encode()).hexdigest()
-        name = f"attach-{digest}"
+        name = f"{_ATTACH}{digest}"
         # An equal request is under way, or was not delivered: this one is another.
         is_taken = params.is_first and await self._store.find_claim(caller.tenant, name) is not None
         return "" if is_taken else name
@@ -379,7 +381,7 @@ class Responses:
         """Note that the client has the whole response: the same request is a new one from now on."""
         execution_id = response["reasond"]["execution_id"]
         with suppress(ReasondError):
-            if asked.request_id:
+            if asked.request_id.startswith(_ATTACH):
                 await self._store.release(caller.tenant, execution_id)
             if not asked.is_kept and response["output"][-1:] and response["output"][-1]["type"] != "function_call":
                 await self._desk.delete(caller, execution_id)

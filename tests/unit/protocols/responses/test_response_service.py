@@ -260,6 +260,15 @@ async def test_five_cuts_in_one_session_are_one_payment_and_the_next_whole_reque
     assert len(model.requests) == 4
 
 
+async def test_a_key_of_the_client_stands_for_its_response_for_good() -> None:
+    model = script("1.<answer>1</answer>")
+    async with serve_chats(model) as site:
+        answers = [await respond(site, input=QUESTION, headers={"idempotency-key": "k1"}) for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert len(model.requests) == 1
+
+
 async def test_a_library_that_sends_a_request_again_attaches_and_equal_requests_of_others_do_not() -> None:
     gate = asyncio.Event()
     model = script(Reply(text="1.<answer>1</answer>", hold=gate), *(f"{n}.<answer>{n}</answer>" for n in (2, 3)))
