@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.model import (
-    ContentFilteredError,
     ContextExhaustedError,
     ModelError,
     ModelFailedError,
@@ -18,6 +17,8 @@ from reasond_server.errors.model import (
     ModelRateLimitedError,
     ModelTimeoutError,
     ModelUnavailableError,
+    PromptFilteredError,
+    RequestRefusedError,
 )
 from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
@@ -194,8 +195,8 @@ STATUSES: dict[str, tuple[str, object, type[ModelError], int]] = {
     "429": ("429 T", b"", ModelRateLimitedError, 3),
     "429 quota": ("429 T", {"error": {"code": "insufficient_quota"}}, ModelRateLimitedError, 1),
     "400 context": ("400 B", {"error": {"code": "context_length_exceeded"}}, ContextExhaustedError, 1),
-    "400 filter": ("400 B", {"error": {"code": "content_filter"}}, ContentFilteredError, 1),
-    "400": ("400 B", {"error": {"message": SECRET}}, ModelProtocolError, 1),
+    "400 filter": ("400 B", {"error": {"code": "content_filter"}}, PromptFilteredError, 1),
+    "400": ("400 B", {"error": {"message": SECRET}}, RequestRefusedError, 1),
     "401": ("401 U", b"", ModelUnavailableError, 1),
     "404": ("404 N", b"", ModelUnavailableError, 1),
     "307": ("307 R", b"", ModelUnavailableError, 1),
