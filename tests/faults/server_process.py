@@ -41,7 +41,7 @@ async def serve(ready_file: Path) -> None:
     loaded = load(None, os.environ)
     server = Server(loaded, environ=os.environ, dev=True, registry=StrategyRegistry([Listed()]))
     listening = await server.start()
-    told = {"target": listening.grpc, "token": listening.token}
+    told = {"target": listening.grpc, "http": listening.http, "token": listening.token}
     unfinished = ready_file.with_suffix(".part")
     unfinished.write_text(json.dumps(told), encoding="utf-8")
     unfinished.replace(ready_file)
@@ -64,6 +64,7 @@ class ServerProcess:
     process: ForkedProcess
     log: Path
     target: str = ""
+    http: str = ""
     token: str = ""
 
     @classmethod
@@ -89,7 +90,7 @@ class ServerProcess:
                 raise AssertionError(f"the server did not start:\n{self.log.read_text('utf-8', 'replace')[-3000:]}")
             await asyncio.sleep(POLL_S)
         told = json.loads(ready.read_text("utf-8"))
-        self.target, self.token = told["target"], told["token"]
+        self.target, self.http, self.token = told["target"], told["http"], told["token"]
         return self
 
     @property

@@ -11,16 +11,19 @@ import json
 import os
 import time
 from collections import Counter
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import httpx
 import pytest
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from tests.faults.server_process import ServerProcess
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
+from tests.http_clients import make_http_client
 from tests.simulation.scripted import prompts_of
 
 if TYPE_CHECKING:
@@ -135,6 +138,63 @@ async def client(load: Load, number: int) -> execution_pb2.Reasoning:
             await asyncio.sleep(0.1)
 
 
+async def respond(load: Load, number: int) -> None:
+    """Begin a response and read it to its end on any server that answers: what it has put together is the whole."""
+    query = json.dumps({"tag": f"p{number}", "steps": [{"calls": 1 + number % 2, "tool": ""}] * STEPS})
+    body = {
+        "model": "reasond/listed",
+        "input": query,
+        "background": True,
+        "reasond": {"request_id": f"p{number}"},
+    }
+    response_id, had, attempt = "", list[dict[str, Any]](), number
+    async with asyncio.timeout(PATIENCE_S):
+        while not had or had[-1]["type"] != "response.completed":
+            server = load.alive(attempt)
+            attempt += 1
+            await asyncio.sleep(0.1)
+            if server is None:
+                continue
+            headers = {"authorization": f"Bearer {server.token}"}
+            with suppress(httpx.HTTPError):
+                async with make_http_client(base_url=server.http, headers=headers, timeout=30) as http:
+                    if not response_id:
+                        begun = await http.post("/v1/responses", json=body)
+                        response_id = begun.json()["id"] if begun.status_code == HTTPStatus.OK else ""
+                    if response_id:
+                        await read_on(load, http, response_id, query, had)
+        assert server is not None
+        async with make_http_client(base_url=server.http, headers=headers, timeout=30) as http:
+            whole = (await http.get(f"/v1/responses/{response_id}")).json()
+    assert [item for event in had if (item := event.get("item")) and event["type"].endswith("item.done")] == whole[
+        "output"
+    ]
+    texts: dict[str, str] = {}
+    for event in had:
+        if "delta" in event:
+            texts[event["item_id"]] = texts.get(event["item_id"], "") + event["delta"]
+    assert texts == {
+        item["id"]: "".join(part["text"] for part in item.get("content") or item["summary"]) for item in whole["output"]
+    }
+
+
+async def read_on(load: Load, http: httpx.AsyncClient, response_id: str, query: str, had: list[dict[str, Any]]) -> None:
+    """Read the events after the last one, as far as they come."""
+    params = {"stream": "true"} | ({"starting_after": str(had[-1]["sequence_number"])} if had else {})
+    async with http.stream("GET", f"/v1/responses/{response_id}", params=params) as answer:
+        async for line in answer.aiter_lines():
+            has_data = line.startswith("data: {")
+            event: dict[str, Any] = json.loads(line.removeprefix("data: ")) if has_data else {"type": ""}
+            if event["type"] == "error":
+                return
+            if event["type"]:
+                assert not had or event["sequence_number"] > had[-1]["sequence_number"]
+                had.append(event)
+            if event["type"] == "response.output_item.done" and event["item"]["type"] == "reasoning":
+                # The events of a log: its start, then one for each step.
+                await load.saw(query, event["output_index"] + 2)
+
+
 def check(load: Load, results: list[execution_pb2.Reasoning]) -> None:
     """Check the invariants of every fault, and print the figures that are only reported."""
     assert [result.finish_reason for result in results] == [execution_pb2.FINISH_REASON_ANSWERED] * CLIENTS
@@ -242,6 +302,18 @@ async def test_a_server_that_comes_back_to_its_file_goes_on_with_its_runs(tmp_pa
         load.servers[1].kill()
         await load.server()
         check(load, await clients)
+
+
+async def test_responses_of_killed_servers_are_read_on_whole_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+    async with open_load(tmp_path, f"sqlite:///{tmp_path / 'reasond.db'}") as load:
+        await load.server()
+        clients = asyncio.gather(*(respond(load, number) for number in range(CLIENTS)))
+        for kill in range(3):
+            await load.until_seen((2 + 3 * kill) * CLIENTS)
+            load.servers[-1].kill()
+            await load.server()
+        await clients
+        assert load.paid_twice == []
 
 
 async def test_runs_of_a_stopped_server_go_on_when_it_comes_back_to_its_file(tmp_path: Path) -> None:
