@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     import httpx2
     import mcp
+    from mcp.client import Transport
 
     from reasond_server.errors.base import Violation
     from reasond_server.tools.tool import Tool, ToolContext
@@ -371,7 +372,7 @@ class McpServer:
 
     async def _build_client(self, stack: AsyncExitStack) -> mcp.Client:
         """Return a client that is not connected yet."""
-        from mcp import Client, StdioServerParameters  # noqa: PLC0415 - an optional package
+        from mcp import StdioServerParameters  # noqa: PLC0415 - an optional package
 
         options = self._options
         if options.command:
@@ -380,7 +381,7 @@ class McpServer:
             program = StdioServerParameters(
                 command=options.command, args=list(options.args), env=dict(options.env) or None
             )
-            return Client(stdio_client(program, errlog=sys.__stderr__ or sys.stderr), message_handler=self._hear)
+            return self._wrap(stdio_client(program, errlog=sys.__stderr__ or sys.stderr))
         import httpx2  # noqa: PLC0415 - comes with mcp
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - an optional package
 
@@ -397,7 +398,18 @@ class McpServer:
             event_hooks={"request": [_add_trace_headers]},
         )
         await stack.enter_async_context(http)
-        return Client(streamable_http_client(options.url, http_client=http), message_handler=self._hear)
+        return self._wrap(streamable_http_client(options.url, http_client=http))
+
+    def _wrap(self, transport: Transport) -> mcp.Client:
+        """Return a client over `transport` for which a malformed tool is one tool less, not a broken list."""
+        from mcp import Client  # noqa: PLC0415 - an optional package
+
+        from reasond_server.tools.mcp_listing import ListingTransport  # noqa: PLC0415 - imports mcp
+
+        def leave_out(name: str, problem: str) -> None:
+            _log.warning("mcp tool left out: it is malformed", extra={"server": self.name, "tool": name, "at": problem})
+
+        return Client(ListingTransport(transport, leave_out=leave_out), message_handler=self._hear)
 
     async def _list_tools(self, client: mcp.Client, *, cache_mode: Literal["use", "bypass"] = "use") -> Sequence[Tool]:
         """Return the tools that the server has and the operator allows."""
