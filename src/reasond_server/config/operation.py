@@ -98,8 +98,8 @@ class StoreSettings(Section):
         default=0.5,
         gt=0,
         le=1,
-        description="Largest share of max_executions, max_bytes and max_file_bytes that the open executions of one "
-        "tenant may take; turns that wait for their client: four fifths of that. 1 sets no bound.",
+        description="Largest share that the open executions of one tenant may take of what those of others leave of "
+        "max_executions, max_bytes and max_file_bytes; turns that wait: four fifths of that. 1 sets no bound.",
     )
     tenant_waiting: int = Field(
         default=10_000,

@@ -52,29 +52,33 @@ class TenantTable:
 
     Attributes:
         size: the bytes of all logs, and of whatever else is added to it.
+        open_executions: the number of all open executions.
+        open_bytes: their bytes.
         ended: all executions that have ended, in that order.
     """
 
     def __init__(self, quota: TenantQuota) -> None:
         self.size = 0
+        self.open_executions = 0
+        self.open_bytes = 0
         self.ended: OrderedDict[str, None] = OrderedDict()
         self._quota = quota
         self._tenants: dict[str, _TenantLogs] = {}
         # The tenants that have more than their quota, what has ended included: at most a few.
         self._hogs: dict[str, None] = {}
 
-    @property
-    def open_bytes(self) -> int:
-        """The bytes of all open executions."""
-        return sum(each.open_bytes for each in self._tenants.values())
-
     def require_room(self, tenant: str, kind: str) -> None:
         """See `StoreRoom.require`."""
         has = self._tenants.get(tenant)
         if has is not None:
-            self._quota.require_room(
+            self._find_quota(has).require_room(
                 kind=kind, executions=has.executions, waiting=has.waiting, open_bytes=has.open_bytes
             )
+
+    def _find_quota(self, has: _TenantLogs) -> TenantQuota:
+        return self._quota.beside(
+            executions=self.open_executions - has.executions, open_bytes=self.open_bytes - has.open_bytes
+        )
 
     def require_bytes(self, tenant: str, added: int) -> None:
         """Refuse `added` bytes to a tenant whose open executions have too many.
@@ -82,16 +86,19 @@ class TenantTable:
         Raises:
             TenantQuotaError: it has no room for them.
         """
-        self._quota.require_bytes(self._tenants[tenant].open_bytes, added=added)
+        has = self._tenants[tenant]
+        self._find_quota(has).require_bytes(has.open_bytes, added=added)
 
     def add(self, log: KeptLog) -> None:
         """Count an open log without bytes."""
         self._tenants.setdefault(log.execution.tenant, _TenantLogs()).executions += 1
+        self.open_executions += 1
 
     def grow(self, log: KeptLog, size: int) -> None:
         """Count `size` bytes more of an open log; fewer if it is below 0."""
         log.size += size
         self.size += size
+        self.open_bytes += size
         self._tenants[log.execution.tenant].open_bytes += size
         self._see_share(log.execution.tenant)
 
@@ -104,9 +111,14 @@ class TenantTable:
         """Count a log as ended."""
         name, has = log.execution.execution_id, self._tenants[log.execution.tenant]
         self.ended[name] = has.ended[name] = None
-        has.executions -= 1
-        has.open_bytes -= log.size
+        self._close(has, log.size)
         has.ended_bytes += log.size
+
+    def _close(self, has: _TenantLogs, size: int) -> None:
+        has.executions -= 1
+        has.open_bytes -= size
+        self.open_executions -= 1
+        self.open_bytes -= size
 
     def remove(self, log: KeptLog) -> None:
         """Count a log no more."""
@@ -117,8 +129,7 @@ class TenantTable:
             del self.ended[name], has.ended[name]
             has.ended_bytes -= log.size
         else:
-            has.executions -= 1
-            has.open_bytes -= log.size
+            self._close(has, log.size)
             if not log.is_running:
                 self.count_waiting(log, -1)
         self._see_share(tenant)

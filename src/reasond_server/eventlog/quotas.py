@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import StoreFullError
@@ -23,20 +24,44 @@ class TenantQuotaError(StoreFullError):
 class TenantQuota:
     """The most that one tenant may have in a store; None sets no bound.
 
+    Beside others it may have less: `share` of what their open executions leave of the store, so that no number of
+    tenants fills it.
+
     Attributes:
         executions: open executions, that is, running and suspended ones.
         waiting: suspended executions of one kind of work.
         max_bytes: bytes of the logs of open executions.
+        share: the share of what others leave, at most 1.
+        store_executions: the executions that the store takes of all tenants.
+        store_bytes: the bytes that it takes.
     """
 
     executions: int | None = None
     waiting: int | None = None
     max_bytes: int | None = None
+    share: float = 1.0
+    store_executions: int | None = None
+    store_bytes: int | None = None
 
     @property
     def is_bounded(self) -> bool:
         """Whether there is any bound."""
         return not self.executions is self.waiting is self.max_bytes is None
+
+    def beside(self, *, executions: int, open_bytes: int) -> TenantQuota:
+        """Return the quota of a tenant beside others that have so many open executions and bytes in them."""
+        left = self._take_share(self.store_executions, executions)
+        left_bytes = self._take_share(self.store_bytes, open_bytes)
+        waiting = None if left is None else max(1, left * _WAITING_PERCENT // 100)
+        return replace(
+            self,
+            executions=_find_least(self.executions, left),
+            waiting=_find_least(self.waiting, waiting),
+            max_bytes=_find_least(self.max_bytes, left_bytes),
+        )
+
+    def _take_share(self, bound: int | None, taken: int) -> int | None:
+        return None if bound is None or self.share >= 1 else max(1, int((bound - taken) * self.share))
 
     def require_room(self, *, kind: str, executions: int, waiting: Mapping[str, int], open_bytes: int) -> None:
         """Refuse another execution of `kind` to a tenant that has so much already; `waiting` is by kind.
@@ -63,6 +88,10 @@ class TenantQuota:
             )
 
 
+def _find_least(*bounds: int | None) -> int | None:
+    return min((each for each in bounds if each is not None), default=None)
+
+
 UNBOUNDED = TenantQuota()
 
 
@@ -71,7 +100,8 @@ class TenantShare:
     """What an operator allows one tenant of any store.
 
     Attributes:
-        share: the largest share of the bounds of a store that its open executions may take; 1 sets no bound.
+        share: the largest share that its open executions may take of what those of other tenants leave of the bounds
+            of a store; 1 sets no bound.
         waiting: most suspended executions of a kind; 0 sets no bound.
         max_bytes: most bytes in open executions; 0 sets no bound.
     """
@@ -82,18 +112,14 @@ class TenantShare:
 
     def build_quota(self, *, max_executions: int | None = None, max_bytes: int | None = None) -> TenantQuota:
         """Return the quota of a tenant in a store with these bounds; None: it has none."""
-        executions = self._share_of(max_executions)
-        waiting = [self.waiting or None, None if executions is None else max(1, executions * _WAITING_PERCENT // 100)]
-        return TenantQuota(
-            executions=executions,
-            waiting=min((each for each in waiting if each is not None), default=None),
-            max_bytes=min(
-                (each for each in (self.max_bytes or None, self._share_of(max_bytes)) if each is not None), default=None
-            ),
+        own = TenantQuota(
+            waiting=self.waiting or None,
+            max_bytes=self.max_bytes or None,
+            share=self.share,
+            store_executions=max_executions,
+            store_bytes=max_bytes,
         )
-
-    def _share_of(self, bound: int | None) -> int | None:
-        return None if bound is None or self.share >= 1 else max(1, int(bound * self.share))
+        return own.beside(executions=0, open_bytes=0)
 
 
 NO_SHARE = TenantShare()
@@ -102,6 +128,6 @@ NO_SHARE = TenantShare()
 def _build_error(what: str, value: int, limit: int, *, keys: str) -> TenantQuotaError:
     return TenantQuotaError(
         f"Your tenant has {value} {what}, and the store keeps {limit} of one tenant at most",
-        remedy=f"Finish or cancel some of them, or have the operator raise [store] {keys}.",
+        remedy=f"Finish or cancel some of them, wait until others have, or have the operator raise [store] {keys}.",
         metadata={"tenant_quota": what, "value": str(value), "limit": str(limit)},
     )

@@ -170,13 +170,46 @@ async def test_a_tenant_that_waits_for_its_clients_leaves_room_for_the_others_an
     running = [await begin_for(store, "hostile") for _ in range(2)]
     with pytest.raises(TenantQuotaError, match="has 10 open executions, and the store keeps 10 of one tenant"):
         await begin_for(store, "hostile")
-    for _ in range(8):
+    for _ in range(5):
         await begin_for(store, "acme", kind="turn")
-    assert await store.room.read_fill() == 18 / 20
+    with pytest.raises(TenantQuotaError, match="has 5 open executions, and the store keeps 5 of one tenant"):
+        await begin_for(store, "acme", kind="turn")
+    assert await store.room.read_fill() == 15 / 20
     assert await running[0].write(running[0].result()) is None
-    await begin_for(store, "hostile")
+    with pytest.raises(TenantQuotaError, match="has 9 open executions, and the store keeps 7 of one tenant"):
+        await begin_for(store, "hostile")
     await store.delete(*log.name)
     await store.room.require("acme", "turn")
+
+
+async def fill(store: MemoryExecutionStore, tenant: str, text: str, *, waits: bool) -> int:
+    """Begin turns of the tenant with `text` until one is refused; return how many began."""
+    for count in range(1000):
+        log = HandWrittenLog.new(store, tenant=tenant, kind="turn")
+        try:
+            await log.create()
+        except TenantQuotaError:
+            return count
+        refused = await (log.suspend(step(text)) if waits else log.write(step(text)))
+        assert refused is None or isinstance(refused, TenantQuotaError)
+    raise AssertionError
+
+
+async def test_several_tenants_together_leave_room_for_the_next(clock: Time) -> None:
+    quota = TenantShare(share=0.5).build_quota(max_executions=1000, max_bytes=10**9)
+    store = MemoryExecutionStore(max_executions=1000, max_bytes=10**9, now=clock.now, quota=quota)
+    taken = [await fill(store, tenant, "", waits=True) for tenant in "abcde"]
+    assert taken == [400, 240, 144, 86, 52]
+    await begin_for(store, "late")
+
+
+async def test_the_bytes_of_several_tenants_leave_room_for_the_next(clock: Time) -> None:
+    quota = TenantShare(share=0.5).build_quota(max_executions=1000, max_bytes=10**6)
+    store = MemoryExecutionStore(max_executions=1000, max_bytes=10**6, now=clock.now, quota=quota)
+    taken = [await fill(store, tenant, "x" * 3000, waits=False) for tenant in "abcd"]
+    assert taken == sorted(taken, reverse=True)
+    log = await begin_for(store, "late")
+    assert await log.write(step("x" * 3000)) is None
 
 
 async def test_who_has_more_than_its_share_loses_what_ended_before_the_others_do(clock: Time) -> None:

@@ -17,6 +17,9 @@ _COUNT: Final = """
 SELECT kind, state, count(*), coalesce(sum(size), 0) FROM executions
 WHERE tenant = :tenant AND state IN ('running', 'suspended') GROUP BY kind, state
 """
+_COUNT_OTHERS: Final = """
+SELECT coalesce(sum(size), 0) FROM executions WHERE tenant <> :tenant AND state IN ('running', 'suspended')
+"""
 _COUNTED_EVERY_S: Final = 5.0
 _MOST_KNOWN: Final = 10_000
 # Counted again after so many bytes of a new execution; most have fewer.
@@ -69,6 +72,9 @@ class TenantRooms:
         executions = sum(count for _, _, count, _ in rows)
         waiting = {of: count for of, state, count, _ in rows if state == "suspended"}
         open_bytes = sum(int(size) for _, _, _, size in rows)
+        if quota.store_bytes is not None:
+            ((others,),) = await self._database.select(_COUNT_OTHERS, {"tenant": tenant})
+            quota = quota.beside(executions=0, open_bytes=int(others))
         quota.require_room(kind=kind, executions=executions, waiting=waiting, open_bytes=open_bytes)
         # An execution of this kind may wait later on.
         own = sum(count for of, _, count, _ in rows if of == kind)

@@ -1,5 +1,6 @@
 """What one tenant may have in a database."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,17 @@ async def _wait_for_client(stores: Stores, time: Time) -> None:
     log = await begin(stores, "hostile", plan="x" * 52_429)
     assert await log.suspend(step()) is None
     await time.advance(5)
+
+
+async def test_several_tenants_together_leave_room_in_the_file_for_the_next(tmp_path: Path, time: Time) -> None:
+    stores = await open_with(TenantShare(share=0.5), "", tmp_path, time, max_file_bytes=8_000_000)
+    begun = dict.fromkeys("abc", 0)
+    for tenant in begun:
+        with suppress(TenantQuotaError):
+            for _ in range(40):
+                await begin(stores, tenant, plan="x" * 200_000)
+                begun[tenant] += 1
+                await time.advance(5)
+    assert begun["a"] > begun["b"] > begun["c"] > 0
+    await begin(stores, "late", plan="x" * 200_000)
+    await stores.aclose()
