@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_poin
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from reasond_server.base.violations import suggest_nearest
-from reasond_server.errors.base import InternalError, SettingsError
+from reasond_server.errors.base import InternalError, SettingsError, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -121,7 +121,7 @@ class PluginGroup(Generic[PluginT]):
             ) from error
         except Exception as error:
             raise SettingsError(
-                f"{noun[0].upper()}{noun[1:]} {name!r} ({point.value}) could not be loaded: {type(error).__name__}",
+                f"{noun[0].upper()}{noun[1:]} {name!r} ({point.value}) could not be loaded: {_describe(error)}",
                 remedy=f"Update its package or remove the name from {setting}.",
             ) from error
         if plugin.name != name:
@@ -130,6 +130,12 @@ class PluginGroup(Generic[PluginT]):
                 remedy=f"Name the entry point as the {noun} names itself.",
             )
         return plugin
+
+
+def _describe(error: Exception) -> str:
+    """Return the kind of an error and its text, which only whoever installed the package reads."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {show(text)}" if text else type(error).__name__
 
 
 def _describe_offer(point: EntryPoint) -> str:

@@ -366,7 +366,9 @@ def _fit(draft: Carryover, *, counter: TokenCounter, limit: int) -> _FittedCarry
 
 
 def _take_oldest(facts: Sequence[str], share: int, *, most: int, counter: TokenCounter) -> tuple[Sequence[str], str]:
-    """Return as many of the first facts as fit, each cut to `most` tokens, and the rest as lines."""
+    """Return as many of the first facts as fit, and the rest as lines; each is cut to `most` unless all fit whole."""
+    if sum(counter.count_text(f"- {fact}\n") for fact in facts) <= share:
+        return tuple(facts), ""
     kept: list[str] = []
     left = share
     for number, fact in enumerate(facts):

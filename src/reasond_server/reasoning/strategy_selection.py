@@ -71,6 +71,11 @@ async def measure_fit(task: Task, model: ChatModel) -> Fit:
     return Fit(fits=prompt <= room, reason=reason)
 
 
+NO_STRATEGY_NAMED: Final = (
+    "agent_capabilities named no strategy, as reasoning.strategy.NAME does: they did not narrow the choice."
+)
+
+
 @value
 class SelectionInputs:
     """The inputs of the selection. None means no restriction; an empty sequence allows no strategy.
@@ -126,7 +131,9 @@ def select(inputs: SelectionInputs, registry: StrategyRegistry) -> Selection:
     else:
         raise StrategyRequiredError(
             "No strategy is named by the request, an agent or the system",
-            remedy=f"Set 'strategy' to one of: {', '.join(registry.names) or 'none is enabled here'}.",
+            remedy=f"Set 'strategy' to one of: {', '.join(registry.names)}."
+            if registry.names
+            else "No strategy is enabled on this server: its operator sets [reasoning] enabled_strategies.",
             violations=[Violation(field="strategy", description="is required, because this server has no default")],
         )
     return Selection(strategy=strategy, source=source)
@@ -221,6 +228,8 @@ class Chooser:
             default=self.default_strategy,
         )
         selection = select(inputs, self.registry)
+        if task.agent_capabilities and inputs.narrowed_to is None:
+            selection = replace(selection, warnings=(*selection.warnings, NO_STRATEGY_NAMED))
         rule = None
         if is_auto or (self.is_auto_enabled and selection.source is StrategySource.SYSTEM and not task.config):
             rule = _Rule(agent=agent, inputs=inputs, is_asked_for=is_auto)
@@ -277,7 +286,7 @@ class Chooser:
         if is_replaced or rule.is_asked_for:
             reason = fit.reason if measured is None else f"measured for tasks of this form: {measured.why}"
             warning = f"The strategy {AUTO!r} chose {selection.strategy.name!r}: {reason}."
-            selection = replace(selection, source=StrategySource.AUTO, warnings=(warning,))
+            selection = replace(selection, source=StrategySource.AUTO, warnings=(*selection.warnings, warning))
         return self._configure(caller, task, selection, rule.agent, measured=measured)
 
     def _list_replacements(self) -> Sequence[str]:

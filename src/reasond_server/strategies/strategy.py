@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.errors.base import InternalError
+from reasond_server.errors.base import InternalError, Violation
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
 from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
@@ -41,6 +43,18 @@ class StrategyConfig(BaseModel):
     """Base of every strategy's configuration: strict types, unknown keys refused, immutable."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_whole_numbers(cls, values: object) -> object:
+        """Take 4096.0 for a whole number, as JSON Schema does; many languages write all numbers so."""
+        if not isinstance(values, Mapping):
+            return values
+        whole = {name for name, field in cls.model_fields.items() if field.annotation is int}
+        return {
+            name: int(value) if name in whole and isinstance(value, float) and value.is_integer() else value
+            for name, value in values.items()
+        }
 
     @property
     def uses_tools(self) -> bool:
@@ -264,8 +278,11 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
 
         Raises:
             pydantic.ValidationError: `config` is not valid.
+            InvalidRequestError: `query` is empty.
             ReasondError: as `run`.
         """
+        if not query.strip():
+            raise InvalidRequestError.of(Violation(field="query", description="must not be empty"))
         if model is None:
             # Imported here, because callers with their own model do not need it.
             from reasond_server.demo import DemoModel  # noqa: PLC0415 - see above

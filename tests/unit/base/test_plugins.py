@@ -28,7 +28,7 @@ def make_lamp() -> Lamp:
 
 
 def make_trouble() -> Lamp:
-    message = "a secret"
+    message = "no lamp today"
     raise RuntimeError(message)
 
 
@@ -74,11 +74,11 @@ def test_nothing_is_loaded_that_is_not_enabled() -> None:
         (
             "broken",
             "nowhere:Nothing",
-            "could not be loaded: ModuleNotFoundError. Update its package or remove the name from [room] lamps.",
+            "No module named 'nowhere'\". Update its package or remove the name from [room] lamps.",
         ),
         ("broken", "no_such_name", "could not be loaded: AttributeError"),
         ("broken", "json:loads", "could not be loaded: TypeError"),
-        ("broken", "make_trouble", "could not be loaded: RuntimeError"),
+        ("broken", "make_trouble", "could not be loaded: RuntimeError: 'no lamp today'. Update"),
         ("empty", "make_nothing", "gives no lamp: object is no lamp. Update its package."),
         ("empty", "__name__", "gives no lamp: str is no lamp"),
         ("other", "Lamp", "gives a lamp named 'lamp'. Name the entry point as the lamp names itself."),
@@ -90,7 +90,6 @@ def test_what_cannot_be_used_is_named(name: str, value: str, words: str) -> None
         LAMPS.load([name], installed=installed)
     assert words in caught.value.full_message
     assert repr(name) in caught.value.full_message
-    assert "secret" not in caught.value.full_message
 
 
 def test_packages_are_looked_at_once_and_again_where_the_path_has_changed(

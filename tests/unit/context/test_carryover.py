@@ -84,6 +84,16 @@ def test_a_finding_that_is_known_is_not_added_again() -> None:
     assert second.carryover.facts == ("The wall has four gates.", "x = 3", "the wall has four Gates", "x = -3")
 
 
+def test_a_long_finding_stays_whole_where_there_is_room_and_is_cut_beside_many() -> None:
+    finding = " ".join(f"word{number}" for number in range(40))
+    one = make(f"<continue>Key Findings: {finding}</continue>")
+    assert one.carryover.facts == (finding,)
+    lines = "\n".join(f"- {number} {finding}" for number in range(9))
+    assert all(
+        len(fact) < len(finding) for fact in make(f"<continue>Key Findings:\n{lines}</continue>").carryover.facts
+    )
+
+
 def test_typed_lines_are_facts_without_a_tag() -> None:
     first = make("Long thought.\nResult: x = 4\nand so on")
     assert first.carryover.facts == ("Result: x = 4",)

@@ -249,3 +249,11 @@ def test_defaults_that_fit_some_tasks_or_another_model_are_taken(
 def configure_alone(strategy: ReasoningStrategy[Any], table: dict[str, Any]) -> None:
     with ScriptedModel([], context_window=8192) as model:
         StrategyConfiguration(registry=StrategyRegistry([strategy]), tables={strategy.name: table}, model=model)
+
+
+def test_a_whole_number_may_be_written_with_a_point(registry: StrategyRegistry) -> None:
+    config = resolve(registry, {"default_max_tokens": 9.0}, {}, {"temperature": 1.0})
+    assert (config.max_tokens, type(config.max_tokens)) == (9, int)
+    assert resolve(registry, {}, {}, {"max_tokens": 30.0}).max_tokens == 30
+    assert refusal(registry, {"max_tokens": 30.5}) == "max_tokens must be a whole number, got 30.5"
+    assert "must be a whole number" in refusal(registry, {"max_tokens": float("inf")})

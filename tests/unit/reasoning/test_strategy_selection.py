@@ -17,7 +17,7 @@ from reasond_server.errors.request import (
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.strategy_selection import Chooser
+from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser
 from reasond_server.strategies.strategy import StrategyConfig
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import Principal, StrategySource, Task
@@ -25,6 +25,7 @@ from tests.unit.reasoning.conftest import Quick, Slow
 
 if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
+    from reasond_server.reasoning.strategy_selection import ChosenStrategy
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
 CARD = '{"id": "a1", "capabilities": ["reasoning.strategy.slow"], "strategy_config": {"slow": {"max_tokens": 7}}}'
@@ -49,7 +50,7 @@ async def directory() -> AgentDirectory:
     return agents
 
 
-async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") -> tuple[str, StrategySource, Any]:
+async def choose_all(task: Task, *, caller: Principal = ALICE, default: str = "") -> ChosenStrategy:
     registry = StrategyRegistry([Quick(), Slow(), Armed()])
     chooser = Chooser(
         registry=registry,
@@ -61,6 +62,11 @@ async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") ->
     )
     choice = await chooser.choose(caller, task)
     assert choice.shown_config == choice.config.model_dump(mode="json")
+    return choice
+
+
+async def choose(task: Task, *, caller: Principal = ALICE, default: str = "") -> tuple[str, StrategySource, Any]:
+    choice = await choose_all(task, caller=caller, default=default)
     return choice.selection.strategy.name, choice.selection.source, choice.shown_config
 
 
@@ -87,6 +93,13 @@ async def test_an_agent_brings_its_strategy_and_parameters_of_its_own() -> None:
 async def test_capabilities_that_name_no_strategy_narrow_nothing() -> None:
     name, _, _ = await choose(Task(query="why?", agent_capabilities=["chess"]), default="quick")
     assert name == "quick"
+
+
+async def test_capabilities_that_name_no_strategy_are_told_of() -> None:
+    chosen = await choose_all(Task(query="why?", agent_capabilities=["foo"]), default="quick")
+    assert chosen.selection.warnings == (NO_STRATEGY_NAMED,)
+    told = await choose_all(Task(query="why?", agent_capabilities=["foo", "reasoning.strategy.quick"]))
+    assert told.selection.warnings == ()
 
 
 async def test_what_the_caller_may_not_use_is_refused() -> None:

@@ -409,7 +409,7 @@ def test_the_configuration_is_that_of_the_seeds() -> None:
     [
         {"chunk_size": 1023},
         {"chunk_size": 32769},
-        {"chunk_size": 8192.0},
+        {"chunk_size": 8192.5},
         {"carryover_size": 511},
         {"carryover_size": 16385},
         {"max_iterations": 0},

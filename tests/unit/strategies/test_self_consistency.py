@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reasond_server.context.samples import build_ladder
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
-from reasond_server.errors.request import InvalidConfigError
+from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally
@@ -488,3 +488,9 @@ def test_the_ladder_stays_near_its_middle_and_is_never_greedy(temperature: float
     assert all(abs(rung - temperature) <= max(0.3 * temperature, 0.05) + 1e-4 for rung in rungs)
     if samples > 1 and temperature > 0.2:
         assert len(set(rungs)) > 1
+
+
+@pytest.mark.parametrize("query", ["", "  \n"])
+async def test_an_empty_question_is_refused_without_a_server_too(query: str) -> None:
+    with ScriptedModel([]) as model, pytest.raises(InvalidRequestError, match="query must not be empty"):
+        await SelfConsistency().reason(query, model=model)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 Query = Annotated[str | None, typer.Argument(metavar="[QUESTION]", help="The question; left out with --resume.")]
-MoreWords = Annotated[list[str] | None, typer.Argument(hidden=True)]
 StrategyName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Strategy; else the agent or the server chooses.")
 ]
@@ -79,11 +78,11 @@ _CANCEL_LIMIT_S = 5.0
 _STDIN = "-"
 
 
-@app.command("ask")
+@app.command("ask", context_settings={"allow_extra_args": True})
 @call_server(timeout=Timeout)
 def _ask(
+    context: typer.Context,
     query: Query = None,
-    more_words: MoreWords = None,
     *,
     strategy: StrategyName = None,
     settings: Settings = None,
@@ -106,8 +105,8 @@ def _ask(
 
     Where stdout is no terminal it gets the answer alone, and the steps go to stderr.
     """
-    if more_words:
-        whole = " ".join([query or "", *more_words])
+    if context.args:
+        whole = " ".join([query or "", *context.args])
         raise usage_error("the question has more than one word", f'Write it in quotes: reasond ask "{whole[:200]}"')
     request = AskRequest(
         query=query,
