@@ -1,7 +1,15 @@
-"""Judgements of a model, read leniently, because small models do not always follow the format.
+r"""Judgements of a model, read leniently, because small models do not always follow the format.
 
 A judgement is a number from 0 to 10 or a word; points for several candidates are `1: 7, 2: 3`. Unreadable scores are
-None, never a guess.
+None, never a guess. The first of these that the text has counts:
+
+1. a labelled score, wherever it stands: `Score: 7`, `"score": 7`, `**Rating**: 7/10`, `Bewertung: 7`; of several, that
+   of the whole ("Overall score: 7"). Other labels ("Confidence: 95%") are no scores.
+2. a marked number: `[[7]]`, `<score>7</score>`, `\boxed{7}`.
+3. the last line: a share, a percentage, a number, stars or a word.
+4. a score in a sentence: "I rate it 7", "8 out of 10".
+
+If what counts has two values, or a range, there is no score.
 """
 
 from __future__ import annotations
@@ -9,51 +17,134 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.number_words import read_number_words
+from reasond_server.dialects.score_marks import (
+    LABELS,
+    NOT_SCORES,
+    OUT_OF,
+    RATED,
+    STARS,
+    VERDICTS,
+    WHOLE,
+    WORD_NEGATIONS,
+    WORD_SCORES,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_RATIO = re.compile(r"(\d{1,4}(?:\.\d{1,6})?)\s{0,3}/\s{0,3}(\d{1,4})\b")
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s{0,3}%")
+_DRESSING = r"[*_`\"'\[(<{\s]{0,8}"
+_VALUE = (
+    r"(?P<number>-?(?<![\w.,])\d{1,4}(?:[.,]\d{1,6})?)(?![\w]|[.,]\d)"
+    rf"(?:[*_`\"'\s]{{0,3}}(?P<percent>%)|[*_`\"'\s]{{0,3}}(?:{OUT_OF})\s{{0,3}}(?P<whole>\d{{1,4}}|ten|five)\b"
+    r"|\s?(?P<stars>stars?\b))?(?P<range>\s?(?:[-\u2013~]|to|or|bis|oder)\s?\d)?"
+)
+_SCALE = r"(?:\s?\(\s?(?:\d{1,3}\s?(?:-|\u2013|to)\s?|out of |/|max\.? )(?P<scale>\d{1,3})\s?\))?"
+_LABELLED = re.compile(
+    rf"(?<![^\W_])(?P<total>(?:{WHOLE})[ -]?)?(?:{LABELS})(?![^\W_]){_SCALE}[*_`\"'\s]{{0,4}}"
+    rf"(?:[:=\uff1a]|->|[-\u2013\u2014] )"
+    rf"{_DRESSING}(?:{_VALUE}|(?P<word>[a-z'/]{{1,20}}))?",
+    re.IGNORECASE,
+)
+_VERDICT = re.compile(
+    rf"(?<![^\W_])(?:{VERDICTS})[*_`\"'\s]{{0,4}}[:=\uff1a]{_DRESSING}(?P<words>[^\n.;,]{{1,60}})", re.IGNORECASE
+)
+_MARKED = re.compile(rf"(?:\[\[|<(?:score|rating)>\s*|\\boxed\{{){_VALUE}(?=\]\]|\s*</|\}})", re.IGNORECASE)
+_RATED = re.compile(rf"(?<!\w)(?:{RATED})\b[^\n\d.;]{{0,40}}?{_VALUE}", re.IGNORECASE)
+_VALUE_IN_TEXT = re.compile(_VALUE, re.IGNORECASE)
+_NOT_A_SCORE = re.compile(rf"(?<![^\W_])(?:{NOT_SCORES})s?(?![^\W_])", re.IGNORECASE)
+_STARRED = re.compile(rf"[{STARS}]{{1,10}}")
 _NUMBER = re.compile(r"(?<![\w.,])-?\d{1,9}(?:\.\d{1,9})?(?![\w]|[.,]\d)")
 _WORD = re.compile(r"[a-z']+")
-_PAIR = re.compile(r"(?<![\w.])#?(\d{1,3})[ \t*]{0,3}(?:[:=]|->)[ \t*]{0,3}(\d{1,2}(?:\.\d{1,6})?)(?![\w.]|/)")
-_WORDS: Final = {
-    "sure": 1.0,
-    "certain": 1.0,
-    "correct": 1.0,
-    "yes": 1.0,
-    "likely": 0.7,
-    "plausible": 0.7,
-    "possible": 0.5,
-    "maybe": 0.5,
-    "unsure": 0.5,
-    "unlikely": 0.2,
-    "doubtful": 0.2,
-    "impossible": 0.0,
-    "incorrect": 0.0,
-    "wrong": 0.0,
-    "no": 0.0,
-}
-_NEGATIONS: Final = frozenset({"not", "isn't", "never", "cannot", "can't", "hardly"})
+_PAIR = re.compile(
+    r"(?<![\w.])#?(\d{1,3})[\"'`)\]]{0,2}[ \t*|]{0,3}(?:[:=\uff1a]|->|[-\u2013\u2014](?= )|\.(?= )|(?<=[)|]))"
+    r"[ \t*|\"'\[(]{0,4}"
+    r"(\d{1,2}(?:\.\d{1,6})?)(?:\s?/\s?10)?(?![\w/]|\.\d)"
+)
+_SCORES_LISTED = re.compile(r"\A\W{0,8}\[\s*(\d{1,2}(?:\.\d{1,6})?(?:\s*,\s*\d{1,2}(?:\.\d{1,6})?)*)\s*\]\W{0,8}\Z")
 _MOST_POINTS: Final = 10
 # The score of candidates that a plain vote did not choose; they are not worthless.
 _LOSER_SCORE: Final = 0.25
 
 
+_MOST_STARS: Final = 5
+_NUMBER_NAMES: Final = {"ten": "10", "five": "5"}
+_MOST_CHARACTERS: Final = 20_000
+# A judgement in words goes on behind its first word: "not likely".
+_MOST_WORD: Final = 20
+
+
 def read_score(text: str) -> float | None:
     """Return a judgement as 0.0-1.0: `8`, `8/10`, `80%`, `0.8` (with a point, at most 1) or a word such as `likely`.
 
-    Only the last line that is not blank counts. None if that line has no score, or several.
+    None if there is no score, or where the judgement can be read in two ways.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
-    line = lines[-1] if lines else ""
-    shares = _RATIO.findall(line) or [(percent, "100") for percent in _PERCENT.findall(line)]
+    text = text[-_MOST_CHARACTERS:]
+    labelled = list(_LABELLED.finditer(text))
+    if labelled:
+        totals = [found for found in labelled if found["total"]]
+        return _find_only({_read_labelled(found) for found in totals or labelled})
+    if verdicts := {_score_words(found["words"]) for found in _VERDICT.finditer(text)} - {None}:
+        return _find_only(verdicts)
+    if marked := {_read_value(found) for found in _MARKED.finditer(text)}:
+        return _find_only(marked)
+    lines = [line for line in text.splitlines() if line.strip() and not _is_aside(line)]
+    if (score := _read_line(lines[-1] if lines else "")) is not None:
+        return score
+    sentences = {_read_value(found) for found in _RATED.finditer("\n".join(lines))}
+    return _find_only(
+        sentences or {_read_value(found) for found in _VALUE_IN_TEXT.finditer("\n".join(lines)) if found["whole"]}
+    )
+
+
+def read_judgement(tagged: str, text: str) -> float | None:
+    """Return the score of a reply with a tagged judgement; where that says nothing, the score of the text before it."""
+    score = read_score(tagged)
+    return score if score is not None or any(map(str.isdigit, tagged)) else read_score(text)
+
+
+def _is_aside(line: str) -> bool:
+    """Return whether a line with a number is about something else, such as the judge's confidence."""
+    return _NOT_A_SCORE.search(line) is not None and not _RATED.search(line) and any(map(str.isdigit, line))
+
+
+def _read_line(line: str) -> float | None:
+    """Return what a line comes to that has nothing but a judgement."""
+    values = list(_VALUE_IN_TEXT.finditer(line))
+    shares = [found for found in values if found["percent"] or found["whole"] or found["stars"]]
     if shares:
-        return _divide(*shares[0]) if len(shares) == 1 else None
-    numbers = _NUMBER.findall(line)
-    if numbers:
-        return _score_of_ten(numbers[0]) if len(numbers) == 1 else None
+        return _read_value(shares[0]) if len(shares) == 1 else None
+    if starred := _STARRED.search(line):
+        full = sum(star != STARS[1] for star in starred[0])
+        return full / max(len(starred[0]), _MOST_STARS)
+    if values:
+        return _read_value(values[0]) if len(_NUMBER.findall(line)) == 1 == len(values) else None
     return _score_words(line)
+
+
+def _read_labelled(found: re.Match[str]) -> float | None:
+    if (word := found["word"]) is None:
+        return _read_value(found, scale=found["scale"]) if found["number"] else _read_stars_behind(found)
+    if number := read_number_words(word.casefold()):
+        return _score_of_ten(number)
+    return _score_words(found.string[found.start("word") : found.end("word") + _MOST_WORD].partition("\n")[0])
+
+
+def _read_stars_behind(found: re.Match[str]) -> float | None:
+    return _read_line(starred[0]) if (starred := _STARRED.match(found.string, found.end())) else None
+
+
+def _read_value(found: re.Match[str], *, scale: str | None = None) -> float | None:
+    """Return the score of a number with its scale; None for a range, or for a number beyond its scale."""
+    number = found["number"].replace(",", ".")
+    if found["range"]:
+        return None
+    if found["percent"]:
+        return _divide(number, "100")
+    if found["stars"]:
+        return _divide(number, str(_MOST_STARS))
+    whole = found["whole"] or scale
+    return _divide(number, _NUMBER_NAMES.get(whole.casefold(), whole)) if whole else _score_of_ten(number)
 
 
 def read_points(text: str, *, count: int) -> Sequence[float | None]:
@@ -61,7 +152,10 @@ def read_points(text: str, *, count: int) -> Sequence[float | None]:
 
     A single number is a vote for that candidate. A candidate without points, or with two different ones, gets None.
     """
-    found: dict[int, set[float]] = {}
+    listed = _SCORES_LISTED.match(text)
+    if listed and listed[1].count(",") == count - 1 and count > 1:
+        return [_score_of_ten(number.strip()) for number in listed[1].split(",")]
+    found: dict[int, set[float | None]] = {}
     for number, points in _PAIR.findall(text):
         if 1 <= int(number) <= count and float(points) <= _MOST_POINTS:
             found.setdefault(int(number), set()).add(float(points) / _MOST_POINTS)
@@ -74,7 +168,7 @@ def read_points(text: str, *, count: int) -> Sequence[float | None]:
 
 
 def _divide(part: str, whole: str) -> float | None:
-    if not int(whole) or float(part) > int(whole):
+    if not int(whole) or not 0 <= float(part) <= int(whole):
         return None
     return float(part) / int(whole)
 
@@ -88,10 +182,10 @@ def _score_of_ten(number: str) -> float | None:
 
 def _score_words(line: str) -> float | None:
     words = _WORD.findall(line.casefold())
-    scores = {_WORDS[word] for word in words if word in _WORDS}
-    return None if _NEGATIONS.intersection(words) else _find_only(scores)
+    scores = {WORD_SCORES[word] for word in words if word in WORD_SCORES}
+    return None if WORD_NEGATIONS.intersection(words) else _find_only(scores)
 
 
-def _find_only(values: set[float]) -> float | None:
+def _find_only(values: set[float | None]) -> float | None:
     """Return the only one of `values`; None if there are none or several."""
     return next(iter(values)) if len(values) == 1 else None

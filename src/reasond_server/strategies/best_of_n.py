@@ -27,7 +27,7 @@ from reasond_server.context.samples import (
     read_sample,
     refuse_equal_samples,
 )
-from reasond_server.context.scores import read_score
+from reasond_server.context.scores import read_judgement
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import ReasondError, Violation
@@ -459,7 +459,7 @@ def _read_judgement(reply: ModelReply) -> float | None:
     """Return the score of a judgement; None if it was cut, withheld or has none."""
     if reply.finish is not ModelFinish.STOP:
         return None
-    return read_score(reply.parsed.content or reply.parsed.text)
+    return read_judgement(reply.parsed.content, reply.parsed.text)
 
 
 def _weigh_score(score: float | None) -> float:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.scores import read_points, read_score
+from reasond_server.context.scores import read_judgement, read_points, read_score
+from tests.reports.rows import Row, load_rows
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,30 @@ def test_what_a_judgement_comes_to(text: str, score: float | None) -> None:
     assert read_score(text) == (None if score is None else pytest.approx(score))
 
 
+@pytest.mark.parametrize("row", load_rows("judge"), ids=lambda row: row.id)
+def test_the_judgements_of_the_corpus_are_read(row: Row) -> None:
+    score = row.right["score"]
+    assert read_score(row.input["judgement"]) == (None if score is None else pytest.approx(score))
+
+
+def test_a_tag_that_says_nothing_leaves_the_text_to_be_read() -> None:
+    assert read_judgement("N", "Score: 7") == pytest.approx(0.7)
+    assert read_judgement("", "Score: 7") == pytest.approx(0.7)
+    assert read_judgement("2", "Score: 7") == pytest.approx(0.2)
+    assert read_judgement("7-8", "Score: 7") is None
+
+
 @pytest.mark.parametrize(
     ("text", "scores"),
     [
+        ("Thought 1: 7/10\nThought 2: 3/10", [0.7, 0.3]),
+        ('{"1": 7, "2": 3}', [0.7, 0.3]),
+        ("[7, 3]", [0.7, 0.3]),
+        ("1. 7\n2. 3", [0.7, 0.3]),
+        ("1) 7\n2) 3", [0.7, 0.3]),
+        ("| 1 | 7 |\n| 2 | 3 |", [0.7, 0.3]),
+        ("**1**: 7, **2**: 3", [0.7, 0.3]),
+        ("1\uff1a7\n2\uff1a3", [0.7, 0.3]),
         ("1: 7, 2: 3", [0.7, 0.3]),
         ("2 = 10\n1 -> 0", [0.0, 1.0]),
         ("#1: 7.5", [0.75, None]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reasond_server.context.calls import bound_prompt, hear, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.replies import parse_reply
-from reasond_server.context.scores import read_points, read_score
+from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
@@ -140,7 +140,10 @@ class ThoughtEvaluator:
         messages = calls.prompts.judge(list_path(parent), [self._show(candidate.payload) for candidate in batch])
         reply = await calls.make(messages, max_tokens=calls.thought_tokens, kinds=(TagKind.ANSWER,))
         said = reply.parsed.content or reply.parsed.text
-        scores = [read_score(said)] if len(batch) == 1 else read_points(said, count=len(batch))
+        one = len(batch) == 1
+        scores = (
+            [read_judgement(reply.parsed.content, reply.parsed.text)] if one else read_points(said, count=len(batch))
+        )
         verdicts = [
             Verdict(score=score, is_solution=bool(candidate.payload.answer))
             for candidate, score in zip(batch, scores, strict=True)
