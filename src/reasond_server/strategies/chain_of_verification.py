@@ -51,10 +51,24 @@ _REVISE: Final = (
     "draft. Correct the draft where these answers show that it is wrong, and keep what they support. "
     f"{_ENDING}"
 )
-_LEAD: Final = re.compile(
-    r"[\s*_#>`\"(-]{0,8}(?:question[ \t]{0,2}\d{0,3}|\d{1,3}(?=[.):]))?[\s*_`.):-]{0,8}", re.IGNORECASE
+# What lists of questions begin with: numbers, letters, bullets, marks of tables and JSON, and labels in some languages.
+_LABEL: Final = (
+    r"(?:verification |check )?(?:questions?|q|frage|pregunta|pergunta|domanda|вопрос|问题|質問|질문)[ \t]{0,2}"
 )
-_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
+_LEAD: Final = re.compile(
+    r"[\s*_#>`\"'|(\[{\u2022\u2013-]{0,8}(?:<(?:question|q|li)>)?"
+    rf"(?:(?P<label>{_LABEL}(?:\d{{1,3}}|(?=[:\uff1a\"])))|\d{{1,3}}(?=\s?[.):|\uff1a\u3001])|[a-z](?=[.)] ))?"
+    r"[\s*_`.):\"'|\[{\uff1a\u3001-]{0,8}(?:question\"\s?:\s?\")?",
+    re.IGNORECASE,
+)
+_MARK: Final = "?\uff1f\u061f"
+_END: Final = re.compile(rf"[{_MARK}](?=[^{_MARK}]*\Z)")
+_ASIDE: Final = re.compile(rf"[{_MARK}](?=[\s\"'*_`]{{0,4}}[(\[\u2013\u2014-])")
+_NEXT: Final = re.compile(
+    rf"(?<=[{_MARK}])[\s\"'*_`}}]{{0,4}}(?:,\s?|;\s?)?(?=\(?\d{{1,2}}[.):]\s|\(?[a-z][.)]\s|[*\u2022-]\s|{_LABEL}\d|[\"'{{])",
+    re.IGNORECASE,
+)
+_EACH: Final = re.compile(rf"(?<=[{_MARK}])\s+")
 _MAX_LINES: Final = 200
 _MAX_QUESTION_CHARACTERS: Final = 500
 _CHECKS_AT_ONCE: Final = 8
@@ -358,13 +372,30 @@ async def prepare_verification(task: Task, context: RunContext[ChainOfVerificati
 
 
 def read_questions(text: str, *, most: int) -> Sequence[str]:
-    """Return the first `most` different questions: lines that end with a question mark, without their numbers."""
+    """Return the first `most` different questions, without their numbers and what is said about them.
+
+    They are lines with a question mark, or with a label such as "Question 1:", and the items of a list in one line. A
+    reply of one line has a question at each mark.
+    """
+    lines = [line for line in text.splitlines()[:_MAX_LINES] if line.strip()]
+    if len(lines) == 1 and not _NEXT.search(lines[0]):
+        lines = _EACH.split(lines[0])
     found: dict[str, None] = {}
-    for line in text.splitlines()[:_MAX_LINES]:
-        question = _LEAD.sub("", line, count=1).rstrip(' \t*_`"')
-        if question.endswith(_QUESTION_MARKS) and 1 < len(question) <= _MAX_QUESTION_CHARACTERS:
+    for item in [item for line in lines for item in _NEXT.split(line)]:
+        question = _read_question(item)
+        if 1 < len(question) <= _MAX_QUESTION_CHARACTERS:
             found[question] = None
     return tuple(found)[:most]
+
+
+def _read_question(item: str) -> str:
+    """Return the question of one item of a list; empty if it has none."""
+    lead = _LEAD.match(item)
+    rest = item[lead.end() :] if lead else item
+    end = _ASIDE.search(rest) or _END.search(rest)
+    if end is None:
+        return rest.strip(' \t*_`",]}') if lead and lead["label"] else ""
+    return rest[: end.end()]
 
 
 def _differ(one: str, other: str) -> bool:

@@ -12,6 +12,7 @@ from pydantic import Field
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
+from reasond_server.dialects.fences import read_blocks
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
@@ -38,10 +39,9 @@ _MATERIAL: Final = "The material is in the file material.txt, too. "
 _FIX: Final = (
     "The passages hold a program that was to compute the answer, and what happened when it was run. Find the mistake. "
 )
-_FENCED: Final = re.compile(
-    r"^[ \t]{0,3}```[ \t]{0,3}(\w{0,20})[^\n`]{0,80}\n(.*?)(?:^[ \t]{0,3}```|\Z)", re.DOTALL | re.MULTILINE
-)
-_PYTHON: Final = ("python", "python3", "py")
+_TAGGED: Final = re.compile(r"<(python|code)>\s*(.{1,50000}?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_PROMPTED: Final = re.compile(r"^(?:>>>|\.\.\.) ?", re.MULTILINE)
+_PYTHON: Final = frozenset({"python", "python3", "py", "py3", "ipython", "python-repl", "pycon"})
 
 
 class ProgramOfThoughtConfig(StrategyConfig):
@@ -214,16 +214,25 @@ class _ProgramRun:
 def read_program(text: str, *, is_whole: bool) -> str:
     """Return the program of a reply; empty if there is none.
 
-    That is the last block of code that is marked as Python, else the last block, else the whole text if it prints. A
-    block without its end counts only if the model ended the reply (`is_whole`).
+    That is the last block of code that prints, or else the last one; of the blocks that are marked as Python, if there
+    are any. Without a block it is what stands between `<python>` or `<code>` tags, or the whole text if it prints. A
+    block without its end counts only if the model ended the reply (`is_whole`). The prompts of a session are left out.
     """
-    blocks = [(found[1].lower(), found[2], found[0].rstrip().endswith("```")) for found in _FENCED.finditer(text)]
-    whole = [(language, code) for language, code, is_closed in blocks if code.strip() and (is_closed or is_whole)]
-    if marked := [code for language, code in whole if language in _PYTHON]:
-        return marked[-1].strip("\n")
-    if whole:
-        return whole[-1][1].strip("\n")
-    return text.strip() if is_whole and not blocks and "print(" in text else ""
+    blocks = read_blocks(text)
+    whole = [block for block in blocks if block.text.strip() and (block.is_closed or is_whole)]
+    usable = [block for block in whole if block.language in _PYTHON] or whole
+    if usable:
+        return _drop_prompts(next((block for block in reversed(usable) if "print(" in block.text), usable[-1]).text)
+    if tagged := _TAGGED.findall(text):
+        return _drop_prompts(str(tagged[-1][1]))
+    return _drop_prompts(text.strip().strip("`")) if is_whole and not blocks and "print(" in text else ""
+
+
+def _drop_prompts(program: str) -> str:
+    """Return the lines of a session that were typed; other programs as they are."""
+    if not program.startswith(">>>"):
+        return program
+    return "\n".join(_PROMPTED.sub("", line) for line in program.splitlines() if _PROMPTED.match(line))
 
 
 def find_problem(result: ProgramResult) -> str:

@@ -1,0 +1,55 @@
+"""Fenced blocks of Markdown as models write them: in a list, of tildes, closed behind the last line, or not closed.
+
+Sources: CommonMark 0.31 on fenced code; langgenius/dify#42451, laravel/ai#879, vectorize-io/hindsight#2542.
+"""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+from typing import TYPE_CHECKING, Final
+
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OPENING: Final = re.compile(r"^[ \t>]{0,12}(?:[-*+] |\d{1,2}[.)] )?(`{3,}|~{3,})[ \t]{0,3}([^\n`]{0,80})$")
+_LANGUAGE: Final = re.compile(r"[{.]{0,2}([\w+#-]{0,20})")
+_MOST_BLOCKS: Final = 100
+
+
+@value
+class Block:
+    """A fenced block: its language in small letters, and its text without a common indentation."""
+
+    language: str
+    text: str
+    is_closed: bool
+
+
+def read_blocks(text: str) -> Sequence[Block]:
+    """Return the fenced blocks of a text in their order, 100 at most."""
+    blocks: list[Block] = []
+    mark, language, lines = "", "", list[str]()
+    for line in text.split("\n"):
+        bare = line.strip()
+        if not mark:
+            opened = _OPENING.match(line.rstrip())
+            if opened is not None and len(blocks) < _MOST_BLOCKS:
+                found = _LANGUAGE.match(opened[2])
+                mark, language, lines = opened[1], found[1].lower() if found else "", []
+        elif bare.endswith(mark):
+            # Some close a block behind its last line.
+            lines.append(line.rstrip().rstrip(mark[0]))
+            blocks.append(_build(language, lines, is_closed=True))
+            mark = ""
+        else:
+            lines.append(line.rstrip("\r"))
+    if mark:
+        blocks.append(_build(language, lines, is_closed=False))
+    return blocks
+
+
+def _build(language: str, lines: Sequence[str], *, is_closed: bool) -> Block:
+    return Block(language=language, text=dedent("\n".join(lines)).strip("\n").rstrip(), is_closed=is_closed)
