@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.tools.json_parser import read_strict_json
+from reasond_server.context.dressed_json import read_dressed, unwrap
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.programs import clip_output
 from reasond_server.tools.schema_steps import SchemaUnusableError
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from reasond_server.types import Json
 
 
-_FENCED: Final = re.compile(r"\A\s*```[a-zA-Z]{0,10}[ \t]*\n(?P<inner>.*)\n[ \t]*```\s*\Z", re.DOTALL)
+_NO_JSON: Final = "it is not JSON, or something stands around the JSON"
+_SEVERAL: Final = "it holds several JSON values that satisfy it: write the one that is the answer"
 
 
 @value
@@ -45,20 +45,29 @@ class AnswerSchema:
         self._find_violations(None)
 
     def check(self, answer: str) -> CheckedAnswer:
-        """Check `answer`; a fence of Markdown around the whole of it is ignored. It may take 0.2 s: use a thread."""
-        fenced = _FENCED.match(answer)
-        text = (fenced["inner"] if fenced else answer).strip()
-        try:
-            found = read_strict_json(text)
-        except ValueError:
-            return CheckedAnswer(problems=("it is not JSON, or something stands around the JSON",))
-        try:
-            violations = self._find_violations(found)
-        except SchemaUnusableError as error:
-            return CheckedAnswer(problems=(f"it cannot be checked: the schema {error}",))
-        if violations:
-            return CheckedAnswer(problems=[f"{each.field or 'the value'} {each.description}" for each in violations])
-        return CheckedAnswer(json=_write_compact(found))
+        """Check `answer`, and what it is without its dressings, see `dressed_json`. It may take 1 s: use a thread."""
+        told: Sequence[str] = ()
+        for group in read_dressed(answer):
+            try:
+                checked = self._choose(group)
+            except SchemaUnusableError as error:
+                return CheckedAnswer(problems=(f"it cannot be checked: the schema {error}",))
+            if checked is not None and (checked.json or checked.problems == (_SEVERAL,)):
+                return checked
+            if checked is not None and not told:
+                told = checked.problems
+        return CheckedAnswer(problems=told or (_NO_JSON,))
+
+    def _choose(self, values: Sequence[object]) -> CheckedAnswer | None:
+        """Return the only value that satisfies the schema, or what is wrong with the first; None without a value."""
+        for group in (values, [unwrap(each) for each in values]):
+            right = {_write_compact(each) for each in group if not self._find_violations(each)}
+            if right:
+                return CheckedAnswer(json=right.pop()) if len(right) == 1 else CheckedAnswer(problems=(_SEVERAL,))
+        if not values:
+            return None
+        found = self._find_violations(values[0])
+        return CheckedAnswer(problems=[f"{each.field or 'the value'} {each.description}" for each in found])
 
 
 def write_schema_rule(schema: Json) -> str:
