@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.dialects.fences import read_blocks
+from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.tools.json_parser import read_strict_json
 
 if TYPE_CHECKING:

@@ -32,6 +32,7 @@ from reasond_server.dialects.score_marks import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
 _DRESSING = r"[*_`\"'\[(<{\s]{0,8}"
 _VALUE = (
@@ -186,6 +187,6 @@ def _score_words(line: str) -> float | None:
     return None if WORD_NEGATIONS.intersection(words) else _find_only(scores)
 
 
-def _find_only(values: set[float | None]) -> float | None:
+def _find_only(values: AbstractSet[float | None]) -> float | None:
     """Return the only one of `values`; None if there are none or several."""
     return next(iter(values)) if len(values) == 1 else None

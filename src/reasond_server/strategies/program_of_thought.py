@@ -12,7 +12,7 @@ from pydantic import Field
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.dialects.fences import read_blocks
+from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
