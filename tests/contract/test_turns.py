@@ -288,3 +288,24 @@ async def test_the_client_runs_each_tool_once_and_returns_the_answer() -> None:
     assert [path for path, _ in ran] == ["a", "b", "c"]
     assert len({key for _, key in ran}) == 3
     assert [turn.turn_id for turn in turns] == [result.turn_id]
+
+
+@pytest.mark.parametrize("size", [70_000, 5_000_000], ids=["over max_result_bytes", "over a message"])
+async def test_a_result_of_the_client_that_is_too_large_is_told_to_the_model_and_its_tool_runs_once(size: int) -> None:
+    ran: list[str] = []
+
+    @reasond.client_tool
+    def open_file(path: str) -> str:
+        """Open a file."""
+        ran.append(path)
+        return "x" * size
+
+    with model(reply("a", "b"), "I ask for less.") as scripted:
+        async with (
+            running_server(model=scripted, environ={"REASOND__TURNS__MAX_RESULT_BYTES": "65536"}) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            result = await client.turn("Read them.", tools=[open_file])
+    assert (result.answer, ran) == ("I ask for less.", ["a", "b"])
+    said = [message.content for message in scripted.requests[-1].messages if message.role == "tool"]
+    assert [f"its result of {size + 2} bytes is more than the server takes" in text for text in said] == [True, True]

@@ -6,7 +6,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from reasond import requests
-from reasond.client_tools import Toolset, build_decision, build_failure, build_result, describe_exception
+from reasond.client_tools import (
+    Toolset,
+    build_decision,
+    build_failure,
+    build_result,
+    describe_exception,
+    fit_message,
+    replace_large,
+)
 from reasond.errors import ReasondError
 from reasond.progress import is_cut, policy_of
 from reasond.v1 import turn_service_pb2 as turns_pb
@@ -341,9 +349,18 @@ class AsyncTurnCalls:
     async def _drive(self, turn: Turn, result: TurnResult, toolset: Toolset, timeout_s: float | None) -> TurnResult:
         while turn.state == TURN_STATE_AWAITING_CLIENT:
             reentry = await self._settle(turn, toolset)
-            leg = await self.run_turn(reentry, timeout_s=timeout_s)
+            leg = await self._reenter(reentry, timeout_s)
             turn, result = leg.turn, leg.result
         return result
+
+    async def _reenter(self, reentry: TurnReentry, timeout_s: float | None) -> turns_pb.RunTurnResponse:
+        """Send a re-entry; a result that the server finds too large becomes an error, so that no tool runs twice."""
+        try:
+            return await self.run_turn(reentry, timeout_s=timeout_s)
+        except ReasondError as error:
+            if not replace_large(reentry, [one.field for one in error.violations if " bytes" in one.description]):
+                raise
+        return await self.run_turn(reentry, timeout_s=timeout_s)
 
     async def _settle(self, turn: Turn, toolset: Toolset) -> TurnReentry:
         toolset.require_all(turn)
@@ -353,6 +370,7 @@ class AsyncTurnCalls:
                 reentry.decisions.append(build_decision(pending, await self._link.ask(toolset.approve, pending)))
             else:
                 reentry.results.append(await self._run_tool(pending, toolset))
+        fit_message(reentry)
         return reentry
 
     async def _run_tool(self, pending: PendingCall, toolset: Toolset) -> ToolResult:

@@ -25,6 +25,8 @@ _SECTION: Final = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Example|Exa
 _ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)\Z")
 _MAX_DESCRIPTION: Final = 2_000
 _MAX_ERROR: Final = 2_000
+_MAX_REENTRY_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+_RESULT_FIELD: Final = re.compile(r"(?:[a-z_]+\.)?results\[(\d{1,4})\]\.result_json")
 
 
 class ToolArgumentsError(ValueError):
@@ -179,6 +181,27 @@ def build_failure(pending: turns_pb2.PendingCall, text: str) -> ToolResult:
     clean = text[:_MAX_ERROR].encode("utf-8", "replace").decode()
     error_json = json.dumps({"error": clean}, ensure_ascii=False)
     return ToolResult(call_id=pending.call.call_id, result_json=error_json, is_error=True)
+
+
+def fit_message(reentry: turns_pb2.TurnReentry) -> None:
+    """Replace the largest results by errors until the re-entry fits into one message."""
+    results = sorted(reentry.results, key=lambda one: one.ByteSize())
+    while results and reentry.ByteSize() > _MAX_REENTRY_BYTES:
+        _tell_large(results.pop())
+
+
+def replace_large(reentry: turns_pb2.TurnReentry, fields: Iterable[str]) -> bool:
+    """Replace the results that `fields` name, as `results[0].result_json` does, by errors; return whether any was."""
+    named = [int(found[1]) for field in fields if (found := _RESULT_FIELD.fullmatch(field))]
+    for place in named:
+        _tell_large(reentry.results[place])
+    return bool(named)
+
+
+def _tell_large(result: ToolResult) -> None:
+    size = len(result.result_json.encode())
+    text = f"the tool ran, but its result of {size} bytes is more than the server takes; ask for less"
+    result.result_json, result.is_error = json.dumps({"error": text}), True
 
 
 def describe_exception(error: Exception) -> str:
