@@ -14,7 +14,7 @@ The user message is a sequence of fenced sections (`context.fences`; NONCE stand
 
 A text that is shown whole is in `<material>` instead of `<passage>`. Exactly one line break is added before and after
 the content of a section. Empty sections are left out, except the question. The rule of the fences is at the end of the
-system message, so that a provider's prefix cache can reuse the text before the nonce.
+system message, which has no nonce, so that a provider's prefix cache can reuse it in other runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
 from reasond_server.types.values import value
 
@@ -64,7 +64,7 @@ def build_prompt(
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
         sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        Message(role=Role.SYSTEM, content=instructions + write_fence_rule(nonce)),
+        Message(role=Role.SYSTEM, content=instructions + FENCE_RULE),
         Message(role=Role.USER, content="\n".join(sections)),
     )
 

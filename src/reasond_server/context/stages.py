@@ -18,7 +18,7 @@ from reasond_server.context.calls import (
     hear,
     run_by_size,
 )
-from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, FENCE_TOKENS, fence
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import Message, Role
@@ -74,7 +74,7 @@ class StageCalls:
         # A fork does not learn, so a replay cuts texts at the same places.
         self._counter = make_fork(model.counter)
         self._nonce = nonce
-        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + write_fence_rule(nonce))
+        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + FENCE_RULE)
         sections = [fence("question", question, nonce=nonce)]
         if material:
             sections.append(fence("material", material, nonce=nonce))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.context.reasoning_parts import StoredRendering
 from reasond_server.context.step_messages import fence_observation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
@@ -133,7 +133,7 @@ def write_summary_prompt(result: ToolResult, *, question: str, tokens: int, nonc
     ]
     sections = (fence("question", question, nonce=nonce), fence("observation", "\n".join(pieces), nonce=nonce))
     return (
-        Message(role=Role.SYSTEM, content=_TASK.format(words=max(1, tokens // 2)) + write_fence_rule(nonce)),
+        Message(role=Role.SYSTEM, content=_TASK.format(words=max(1, tokens // 2)) + FENCE_RULE),
         Message(role=Role.USER, content="\n".join(sections)),
     )
 

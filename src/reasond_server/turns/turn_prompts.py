@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answer_schemas import write_schema_rule
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.context.reasoning_context import build_reasoning_context
 from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, StoredRendering
 from reasond_server.context.said_messages import write_said
@@ -84,7 +84,7 @@ def build_inputs(
     elif is_last:
         tail.append(_say(LAST, _ANSWER_NOW))
     return ContextInputs(
-        opening=_open(() if is_native else specs, lasting, system=_write_system(start), nonce=nonce),
+        opening=_open(() if is_native else specs, lasting, system=_write_system(start)),
         history=(*group_said(start.history, nonce=nonce, model=model), *history),
         question=[ask(start, nonce=nonce, image_tokens=find_image_tokens(model))],
         records=list_records(progress, model=model.name),
@@ -199,14 +199,14 @@ def log_renderings(new: Mapping[str, StoredRendering]) -> Sequence[LoggedRenderi
     )
 
 
-def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, system: str, nonce: str) -> Sequence[PromptPart]:
+def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, system: str) -> Sequence[PromptPart]:
     """Return the system message: what never changes first, the caller's `system` included, then the session's texts.
 
     `specs` are the tools for a model that calls them in its text.
     """
     own = _TASK + (_IN_TEXT + write_tools(bound_specs(specs)) if specs else _NATIVE)
     message = Message(
-        role=Role.SYSTEM, content="\n\n".join((*([system] if system else []), own, *lasting)) + write_fence_rule(nonce)
+        role=Role.SYSTEM, content="\n\n".join((*([system] if system else []), own, *lasting)) + FENCE_RULE
     )
     return [PromptPart(source="system", messages=(message,))]
 

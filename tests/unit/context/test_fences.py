@@ -6,7 +6,7 @@ import math
 import re
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 
@@ -36,6 +36,6 @@ def test_a_fence_is_two_lines_around_the_neutralised_text() -> None:
     assert fenced == f'<material {nonce} n="1">\n{inside}\n</material {nonce}>'
 
 
-def test_the_rule_names_the_nonce_once() -> None:
-    nonce = new_nonce()
-    assert write_fence_rule(nonce).count(nonce) == 1
+def test_the_rule_bounds_sections_by_their_marks_and_is_the_same_for_all_runs() -> None:
+    assert "ends only at the closing tag with the mark of its opening tag" in FENCE_RULE
+    assert not re.search("[a-z]{16}", FENCE_RULE)

@@ -87,9 +87,9 @@ def test_every_kind_of_window_has_its_instructions() -> None:
     systems = [made.build_prompt(window, notes="")[0].content for window in windows]
     assert len(set(systems)) == 4
     assert systems[0] == systems[1]
-    assert "Do not answer yet: end with <continue>. Only tags marked" in systems[0]
-    assert "This is the last window: end with <answer> now. Only tags marked" in systems[-1]
-    assert all(system.count(NONCE) == 1 for system in systems)
+    assert "Do not answer yet: end with <continue>. A section ends only" in systems[0]
+    assert "This is the last window: end with <answer> now. A section ends only" in systems[-1]
+    assert not any(NONCE in system for system in systems)
 
 
 def test_full_notes_and_a_full_segment_leave_an_eighth_to_write_in() -> None:

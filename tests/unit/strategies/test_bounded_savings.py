@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from reasond_server.context.fences import write_fence_rule
+from reasond_server.context.fences import FENCE_RULE
 from reasond_server.context.sections import build_prompt
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
@@ -74,7 +74,7 @@ class Backend(FunctionModel):
 
     def find_truth(self) -> tuple[float, float]:
         """Return its attention and its tokens, each divided by those of one pass over the text that it read."""
-        rules = self.requests[0].messages[0].content.removesuffix(write_fence_rule(NONCE))
+        rules = self.requests[0].messages[0].content.removesuffix(FENCE_RULE)
         prompt = build_prompt(instructions=rules, question=QUESTION, nonce=NONCE, material=self.read)
         spent = [usage.total_tokens for usage in self.usages]
         one_pass = self._hidden + self._counter.count_prompt(prompt) + sum(usage.output_tokens for usage in self.usages)

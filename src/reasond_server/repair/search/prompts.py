@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role
@@ -206,19 +206,19 @@ class RepairPrompts:
             parts.append(f"{_UNREAD}\n{self._fence('observation', unread)}")
         parts.append(f"Attempt {number}")
         tools = f"\n{ACTION_RULE}{write_tools(bound_specs(LOOK_UPS))}" if may_look_up else ""
-        system = f"{_FIXER}\n{write_fence_rule(self.nonce).strip()}{tools}"
+        system = f"{_FIXER}\n{FENCE_RULE.strip()}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 
     def write_plan(self, number: int) -> Sequence[Message]:
         """Return the prompt of plan `number`, which counts from 1."""
-        system = f"{_PLANNER}\n{write_fence_rule(self.nonce).strip()}"
+        system = f"{_PLANNER}\n{FENCE_RULE.strip()}"
         text = "\n\n".join([*self._write_task(), f"Attempt {number}"])
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content=text))
 
     def write_judging(self, plans: Sequence[str]) -> Sequence[Message]:
         """Return the prompt that asks for a score of each plan."""
         shown = [f"Plan {place}:\n{self._fence('passage', plan)}" for place, plan in enumerate(plans, 1)]
-        system = f"{_JUDGE}\n{write_fence_rule(self.nonce).strip()}"
+        system = f"{_JUDGE}\n{FENCE_RULE.strip()}"
         text = "\n\n".join([*self._write_task(), *shown])
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content=text))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import FENCE_TOKENS, fence, write_fence_rule
+from reasond_server.context.fences import FENCE_RULE, FENCE_TOKENS, fence
 from reasond_server.context.tags import neutralize
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
@@ -75,7 +75,7 @@ class TreePrompts:
     ) -> None:
         self._nonce = nonce
         self._counter = counter
-        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + write_fence_rule(nonce))
+        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + FENCE_RULE)
         sections = [fence("question", question, nonce=nonce)]
         if material:
             sections.append(fence("material", material, nonce=nonce))
