@@ -120,7 +120,7 @@ async def test_long_thoughts_are_left_out_and_are_no_masked_observations() -> No
     conversation = converse()
     for _ in range(8):
         conversation.add(text="I think and think. " * 20, said="Go on.")
-    await conversation.fit(window=1_000, writing_tokens=400, least_tokens=100)
+    await conversation.fit(window=1_100, writing_tokens=400, least_tokens=100)
     assert text_of(conversation.messages).count("an earlier thought is left out") == 4
     assert conversation.masked == 0
 
