@@ -32,7 +32,9 @@ _ANY_FENCE: Final = re.compile(rf"</?(?:{_NAMES}) {_NONCE}[^<>]{{0,200}}>")
 _MARKED_TAG: Final = re.compile(rf"<(/?)(answer|continue) {_NONCE}>")
 _WORD: Final = re.compile(r"[a-z]{16}")
 _MARK_OF_FENCE: Final = re.compile(rf"<(?:{_NAMES}) ({_NONCE})[^<>]{{0,200}}>")
-_ANSWER_TAG: Final = re.compile(r"(?:<|&lt;)[ \t]{0,2}/?[ \t]{0,2}answer[ \t]{0,2}/?>", re.IGNORECASE)
+# Escaped it is a text that speaks of the tag, but at an end.
+_ESCAPED_AT_END: Final = re.compile(r"\A(?:\s*&lt;/?answer>)+|(?:&lt;/?answer>\s*)+\Z", re.IGNORECASE)
+_ANSWER_TAG: Final = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}answer[ \t]{0,2}/?>", re.IGNORECASE)
 
 
 def settle_reply(parsed: ParsedReply, messages: Sequence[Message] = (), *, behind: str = "") -> ParsedReply:
@@ -69,7 +71,7 @@ def _choose_answer(content: str, behind: str) -> tuple[str, str]:
     later = parse_reply(behind, kinds=(TagKind.ANSWER,), is_stop=False) if "<" in behind else None
     parts = [strip_tags(content)] if "answer>" in content.casefold() else [content]
     if "answer" in content and "```" not in content:
-        parts = _ANSWER_TAG.split(content)
+        parts = [_ESCAPED_AT_END.sub("", part) for part in _ANSWER_TAG.split(content)]
     if later is not None and later.is_closed:
         parts += [later.text, later.content]
     answers = [part for part in parts if part.strip() and not is_placeholder(part)]
