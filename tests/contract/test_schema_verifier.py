@@ -18,7 +18,7 @@ class Guessing(FunctionModel):
     """Answers with a word, then with a number, and so on."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _: f"<answer>{('forty-two', '42')[(len(self.requests) - 1) % 2]}</answer>")
+        super().__init__(lambda _: f"<answer>{('unknown', '42')[(len(self.requests) - 1) % 2]}</answer>")
 
 
 async def test_the_first_answer_that_satisfies_the_schema_is_given_with_its_score_over_both_wires() -> None:

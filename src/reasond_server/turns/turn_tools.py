@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MODE_STATE_CHANGE: Final = "mode_state_change"
 OWN_TOOLS: Final = frozenset({MODE_STATE_CHANGE, READ_TOOL_RESULT})
-"""The tools of every turn; clients cannot offer tools with these names."""
+"""The tools of every turn; one whose name a client offers steps aside."""
 
 
 class ModeStateChange:

@@ -102,7 +102,7 @@ class TextDelta:
 
     iteration_index: int
     text: str
-    after_sequence: int = field(default=0, compare=False)
+    after_sequence: Annotated[int, FieldOptions(is_stored_only=True)] = field(default=0, compare=False)
 
 
 @EVENTS.declare("heartbeat", is_logged=False)
