@@ -233,14 +233,7 @@ def assemble(
         executions=desks.tasks,
         observed=desks.observed,
         turns=_assemble_turns(
-            turn_kind,
-            store=store,
-            runner=runner,
-            desk=desks.turns,
-            clock=clock,
-            tools=tools,
-            limits=limits,
-            history=_bound_history(settings),
+            settings, turn_kind, desks.turns, store=store, runner=runner, clock=clock, tools=tools, limits=limits
         ),
         repairs=RepairService(runner=runner, desk=desks.repairs, kind=repair_kind, limits=limits),
         directory=directory,
@@ -381,15 +374,15 @@ def find_preferred_model(settings: Settings, backends: Mapping[str, ChatModel]) 
 
 
 def _assemble_turns(
+    settings: Settings,
     kind: TurnKind,
+    desk: ExecutionDesk,
     *,
     store: ExecutionStore,
     runner: Runner,
-    desk: ExecutionDesk,
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
-    history: HistoryBounds,
 ) -> TurnService:
     return TurnService(
         store=store,
@@ -400,7 +393,7 @@ def _assemble_turns(
         clock=clock,
         tool_names=lambda: tools.names,
         limits=limits,
-        history=history,
+        history=_bound_history(settings),
         observer=kind.observer,
     )
 

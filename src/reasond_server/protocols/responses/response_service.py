@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.http_api.http_calls import Cursor
+    from reasond_server.protocols.conversations import Dialogue, Question
     from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
     from reasond_server.reasoning.service import ReasoningService
@@ -225,21 +226,8 @@ class Responses:
         Raises:
             ReasondError: the request is refused.
         """
-        if params.conversation is not None:
-            raise InvalidRequestError.of(Violation(field="conversation", description=_NO_CONVERSATIONS))
-        preset = self._catalogue.find(params.model)
-        earlier = await self._recall(caller, params.previous_response_id)
-        builder, warnings = ConversationBuilder(earlier), list[str]()
-        builder.instruct(params.instructions or "")
-        if isinstance(params.input, str):
-            builder.add_user(params.input)
-        else:
-            warnings += read_items(await self._resolve(caller, params.input or [], warnings), builder)
-        conversation = builder.build()
-        question = find_question(conversation.said)
-        if question is None:
-            raise InvalidRequestError.of(Violation(field="input", description="must have a message of the user"))
-        warnings += question.warnings
+        preset, warnings = self._catalogue.find(params.model), list[str]()
+        conversation, question = await self._read_conversation(caller, params, warnings)
         tools, choice, found = read_tools(params)
         warnings += found
         schema = read_schema(params.text)
@@ -291,6 +279,25 @@ class Responses:
             is_kept=params.store is not False,
             instead=source if reentry is not None and isinstance(source, TurnStart) else None,
         )
+
+    async def _read_conversation(
+        self, caller: Principal, params: ResponseParams, warnings: list[str]
+    ) -> tuple[Dialogue, Question]:
+        """Return what was said before and now, and what is asked; `warnings` gets what the caller is told of it."""
+        if params.conversation is not None:
+            raise InvalidRequestError.of(Violation(field="conversation", description=_NO_CONVERSATIONS))
+        builder = ConversationBuilder(await self._recall(caller, params.previous_response_id))
+        builder.instruct(params.instructions or "")
+        if isinstance(params.input, str):
+            builder.add_user(params.input)
+        else:
+            warnings += read_items(await self._resolve(caller, params.input or [], warnings), builder)
+        conversation = builder.build()
+        question = find_question(conversation.said)
+        if question is None:
+            raise InvalidRequestError.of(Violation(field="input", description="must have a message of the user"))
+        warnings += question.warnings
+        return conversation, question
 
     async def _find_attach_id(self, caller: Principal, params: ResponseParams) -> str:
         """Return the request id by which a retry finds the execution; empty for one that must not attach."""
