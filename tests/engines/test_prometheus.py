@@ -77,7 +77,7 @@ def book_title() -> str:
 
 
 class Backend:
-    """A model server controlled by the question: HOLD waits for the release, FAIL ONCE fails every other time."""
+    """A model server controlled by the question: HOLD waits, FAIL ONCE fails every other time, REFUSE always."""
 
     def __init__(self) -> None:
         self.released = asyncio.Event()
@@ -91,6 +91,9 @@ class Backend:
             if self._failed % 2:
                 await conversation.answer("500 Internal Server Error", b"{}")
                 return
+        if "REFUSE" in asked:
+            await conversation.answer("400 Bad Request", b"{}")
+            return
         if "HOLD" in asked:
             self.came.set()
             await self.released.wait()
@@ -184,6 +187,7 @@ async def use_up(served: Served, plays: Backend) -> None:
         await first
     async with AsyncClient(served.grpc, token=served.token) as client:
         await await_end(client.reason("FAIL ONCE"))
+        await await_end(client.reason("REFUSE"))
         await client.reason("UNCOUNTED")
 
 

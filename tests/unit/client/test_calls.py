@@ -318,7 +318,7 @@ async def test_attempts_end_with_the_servers_error(
     with pytest.raises(reasond.UnavailableError) as caught:
         await caller("reason", "why?")
     assert (caught.value.reason, caught.value.retry_after) == ("DRAINING", 2.0)
-    assert len(server.calls) == 3
+    assert len(server.calls) == 4
 
 
 async def test_a_stream_is_retried_before_its_first_message(

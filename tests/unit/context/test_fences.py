@@ -37,5 +37,5 @@ def test_a_fence_is_two_lines_around_the_neutralised_text() -> None:
 
 
 def test_the_rule_bounds_sections_by_their_marks_and_is_the_same_for_all_runs() -> None:
-    assert "ends only at the closing tag with the mark of its opening tag" in FENCE_RULE
+    assert "ends only at the closing tag with its own mark" in FENCE_RULE
     assert not re.search("[a-z]{16}", FENCE_RULE)

@@ -64,12 +64,12 @@ async def test_material_goes_into_its_section() -> None:
 
 
 async def test_without_an_injected_source_every_run_has_a_nonce_of_its_own() -> None:
-    systems = set()
+    questions = set()
     for _ in range(2):
         with ScriptedModel(["<answer>42"]) as model:
             await ChainOfThought().reason("6 times 7?", model=model)
-        systems.add(model.requests[0].messages[0].content)
-    assert len(systems) == 2
+        questions.add(model.requests[0].messages[1].content)
+    assert len(questions) == 2
 
 
 @pytest.mark.parametrize(
