@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.context.answers import extract_answer
 from reasond_server.context.vote_forms import normalize_answer
+from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.evaluation.items import Grader
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.programs import NO_PROGRAMS
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 _NUMBER: Final = re.compile(r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w])")
 _CHOICE: Final = re.compile(r"(?<![A-Za-z0-9])\(?([A-Z])\)?(?![A-Za-z0-9'])")
-_FENCE: Final = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL)
 _TEST_LIMIT_S: Final = 20.0
 _SHOWN: Final = 300
 
@@ -146,7 +146,7 @@ def _grade_json(item: Item, answer: str) -> Grade:
 
 def _read_program(answer: str) -> str:
     """Return the program in `answer`: its fenced blocks one after the other, or else all of it."""
-    return "\n\n".join(_FENCE.findall(answer)) or answer
+    return "\n\n".join(block.text for block in read_blocks(answer)) or answer
 
 
 _COMPARE: Final[Mapping[Grader, Callable[[str, Item], bool]]] = {

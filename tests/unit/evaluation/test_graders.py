@@ -78,7 +78,7 @@ async def test_the_program_of_an_answer_stands_before_its_tests() -> None:
     programs = FunctionPrograms(lambda source: ProgramResult(output="AssertionError", exit_code="x + 2" in source))
     graders, item = Graders(programs=programs), make(Grader.PYTHON, tests="assert f(1) == 2")
     assert (await graders.grade(item, answer="Here:\n```python\ndef f(x): return x + 1\n```")).is_right
-    assert programs.sources[0].split("\n") == ["def f(x): return x + 1", "", "", "assert f(1) == 2", ""]
+    assert programs.sources[0].split("\n") == ["def f(x): return x + 1", "", "assert f(1) == 2", ""]
     verdict = await graders.grade(item, answer="def f(x): return x + 2")
     assert (verdict.is_right, verdict.note) == (False, "AssertionError")
 

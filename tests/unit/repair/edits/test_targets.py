@@ -31,7 +31,7 @@ def apply(text: str, files: dict[str, str] = FILES) -> dict[str, bytes | None]:
     [
         f"calc.py\n{BLOCK}",
         f"a/src/calc.py\n{BLOCK}",
-        f"/home/me/work/src/calc.py\n{BLOCK}",
+        f"/srv/project/src/calc.py\n{BLOCK}",
         f"path/to/file.py\n{BLOCK}",
         f"Done\n{BLOCK}",
         f"In `calc.py` I change the sign:\n{BLOCK}",
