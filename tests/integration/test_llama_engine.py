@@ -207,6 +207,26 @@ async def test_chain_of_thought_answers_over_grpc(llama_server: StartEngine) -> 
     assert reasoning.metrics.usage.input_tokens > 0
 
 
+@pytest.mark.parametrize("strategy", ["chain_of_thought", "self_consistency", "best_of_n"])
+async def test_an_engine_that_thinks_in_prose_answers_by_the_schema_in_one_more_call(
+    llama_server: StartEngine, strategy: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"count": {"enum": [42]}, "unit": {"enum": ["dogs"]}},
+        "required": ["count", "unit"],
+        "additionalProperties": False,
+    }
+    async with (
+        model_of(llama_server("answer")) as model,
+        running_server(model=model) as server,
+        AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        reasoning = await client.reason(QUESTION, strategy=strategy, answer_schema=schema)
+    assert json.loads(reasoning.answer_json) == {"count": 42, "unit": "dogs"}
+    assert any("held to the schema by the model's server" in warning for warning in reasoning.warnings)
+
+
 async def test_a_model_that_writes_nothing_is_reported_as_such(llama_server: StartEngine) -> None:
     async with (
         model_of(llama_server("silent")) as model,

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from reasond import ReasondError, TraceView
-from tests.reports.model_server import MARK, say_text
+from tests.reports.model_server import MARK, Said, say_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _QUERY = "What is the result?"
 
 
 async def _ask(
-    site: Site, row: Row, says: Sequence[str], *, strategy: str, config: Mapping[str, Any], **more: Any
+    site: Site, row: Row, says: Sequence[str | Said], *, strategy: str, config: Mapping[str, Any], **more: Any
 ) -> tuple[Talk, Reasoning]:
-    talk = site.models.begin(row.id, [say_text(text) for text in says])
+    talk = site.models.begin(row.id, [say_text(each) if isinstance(each, str) else each for each in says])
     result = await site.client.reason(
         f"{MARK.format(row=row.id)} {_QUERY}",
         # Some calls of a strategy do not show the question.
@@ -76,14 +76,35 @@ async def try_judge(site: Site, row: Row) -> list[str]:
 
 
 async def try_schema(site: Site, row: Row) -> list[str]:
-    """Let a reply answer under a schema; one call must be enough."""
+    """Let a reply answer under a schema; one call must be enough, or one more, `then`, for a server that enforces."""
+    told = row.input
+    says = [say_text(each) if isinstance(each, str) else Said(**each) for each in told.get("then", ())]
+    more = {"model": "enforcing"} if says else {}
+    strategy, config = told.get("strategy", "chain_of_thought"), told.get("config", {})
+    texts = told["text"] if isinstance(told["text"], list) else [told["text"]]
     try:
         talk, result = await _ask(
-            site, row, [row.input["text"]], strategy="chain_of_thought", config={}, answer_schema=row.input["schema"]
+            site,
+            row,
+            [*map(say_text, texts), *says],
+            strategy=strategy,
+            config=config,
+            answer_schema=told["schema"],
+            **more,
         )
     except ReasondError as error:
         return [str(error)]
     faults = []
+    bodies = [json.loads(asked) for asked in talk.asked]
+    enforced = [each["response_format"]["json_schema"]["schema"] for each in bodies if "response_format" in each]
+    wanted = [told["schema"]] if told.get("enforced", bool(says)) else []
+    if enforced != wanted:
+        faults.append(f"schemas were enforced in {enforced}")
+    faults += [
+        f"no warning names {word!r}: {list(result.warnings)}"
+        for word in row.right.get("warnings", ())
+        if not any(word in each for each in result.warnings)
+    ]
     if not result.answer_json or json.loads(result.answer_json) != row.right["answer_json"]:
         faults.append(f"answer_json is {result.answer_json!r}")
     if len(talk.asked) != row.right.get("requests", 1):

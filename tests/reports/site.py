@@ -29,6 +29,10 @@ _SETTINGS: Final = {
     "REASOND__LLM__MODEL": "some-model",
     "REASOND__LLM__API_KEY_ENV": "",
     "REASOND__LLM__FIRST_WAIT_S": "0.01",
+    "REASOND__LLM__OFFERED": '["enforcing"]',
+    "REASOND__LLM__BACKENDS__ENFORCING__MODEL": "enforcing-model",
+    "REASOND__LLM__BACKENDS__ENFORCING__CAPABILITIES__JSON_SCHEMA": "guided",
+    "REASOND__LLM__BACKENDS__ENFORCING__FIRST_WAIT_S": "0.01",
     "REASOND__REASONING__PROGRAM_ENVIRONMENT": "python",
     "REASOND__REPAIR__ENABLED": "true",
     "REASOND__REPAIR__NUM_CANDIDATES": "1",
@@ -69,7 +73,8 @@ def running_site() -> Iterator[Runner]:
     async def serve() -> None:
         async with AsyncExitStack() as stack:
             models = await stack.enter_async_context(serving_models())
-            environ = {**_SETTINGS, "REASOND__LLM__BASE_URL": models.address}
+            places = ("REASOND__LLM__BASE_URL", "REASOND__LLM__BACKENDS__ENFORCING__BASE_URL")
+            environ = {**_SETTINGS, **dict.fromkeys(places, models.address)}
             listening = await stack.enter_async_context(running_server(environ=environ))
             client = await stack.enter_async_context(AsyncClient(listening.grpc, token=listening.token))
             headers = {"authorization": f"Bearer {listening.token}"}

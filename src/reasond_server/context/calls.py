@@ -110,6 +110,7 @@ class ReplyListener:
         told: Sequence[ToolSpec] = (),
         label: str = "",
         seed: int | None = None,
+        json_schema: Json | None = None,
     ) -> None:
         self._kinds = kinds
         self._tools = {spec.name: spec.parameters for spec in (*tools, *told)}
@@ -130,6 +131,7 @@ class ReplyListener:
             tool_choice=tool_choice,
             label=label,
             seed=seed,
+            json_schema=json_schema,
             has_enough=lambda: current.parser.is_done,
         )
         self._past = 0
@@ -329,6 +331,7 @@ async def hear(
     tools: Sequence[ToolSpec] = (),
     tool_choice: str = "auto",
     label: str = "",
+    json_schema: Json | None = None,
 ) -> AsyncGenerator[Fragment | ModelReply, None]:
     """Call `model` and yield fragments as they become certain, then one ModelReply; see `ReplyListener`.
 
@@ -344,6 +347,7 @@ async def hear(
         tools=tools,
         tool_choice=tool_choice,
         label=label,
+        json_schema=json_schema,
     )
     is_asking = True
     while is_asking:

@@ -86,7 +86,7 @@ class ChatRequest:
         is_stop_advice: the strings are only sent to providers that support them; the caller closes the call itself.
         tools: the tools that the model may call.
         tool_choice: "auto", "none", "required" or the name of a tool.
-        json_schema: JSON Schema of the answer.
+        json_schema: JSON Schema of the answer, which the server is asked to enforce; the messages tell it.
         seed: sampling seed, for providers that support one.
         label: distinguishes equal calls of one run, whichever begins first; not sent to the model.
         time_left_s: most seconds until the answer begins, retries included. The caller who sets it closes the call
@@ -231,6 +231,11 @@ def find_image_tokens(model: ChatModel) -> int:
     return getattr(model, "image_tokens", 0)
 
 
+def can_enforce_schema(model: ChatModel) -> bool:
+    """Return the attribute `enforces_schema` of `model`: whether its server holds answers to a `json_schema`."""
+    return getattr(model, "enforces_schema", False)
+
+
 Inner = TypeVar("Inner", bound=ChatModel)
 
 
@@ -264,6 +269,11 @@ class WrappedModel(Generic[Inner]):
     def image_tokens(self) -> int:
         """Most tokens of an image; 0: the model takes none."""
         return find_image_tokens(self._model)
+
+    @property
+    def enforces_schema(self) -> bool:
+        """Whether the model's server enforces a JSON Schema."""
+        return can_enforce_schema(self._model)
 
     @property
     def counter(self) -> TokenCounter:

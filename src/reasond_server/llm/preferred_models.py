@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.model import UNSPENT
-from reasond_server.llm.model import ChatModel, Finished, WrappedModel, find_image_tokens
+from reasond_server.llm.model import ChatModel, Finished, WrappedModel, can_enforce_schema, find_image_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -41,6 +41,11 @@ class PreferredModels(WrappedModel[ChatModel]):
         """Most tokens of an image in any model; 0: one of them takes none."""
         tokens = [find_image_tokens(model) for model in self._models]
         return max(tokens) if all(tokens) else 0
+
+    @property
+    def enforces_schema(self) -> bool:
+        """Whether the server of every model enforces a JSON Schema."""
+        return all(map(can_enforce_schema, self._models))
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the count of the only model's server; None if there are several, or it does not count."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answer_schemas import AnswerSchema
-from reasond_server.context.calls import ModelReply, hear, measure_room
+from reasond_server.context.calls import hear, measure_room, take_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
-from reasond_server.errors.model import AnswerInvalidError
+from reasond_server.errors.model import (
+    AnswerInvalidError,
+    ContextExhaustedError,
+    ModelUnavailableError,
+    RequestRefusedError,
+)
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.llm.model import ModelFinish, can_enforce_schema
 from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types import FinishReason
@@ -23,17 +28,17 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.llm.model import ChatModel
+    from reasond_server.llm.model import ChatModel, Message
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.types import Json, Task
 
 _MOST_TOKENS: Final = 4096
+_MOST_THOUGHT_CHARACTERS: Final = 6_000
 _TEMPERATURE: Final = 0.0
 _WHOLE: Final = (FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED, FinishReason.MAX_ITERATIONS)
-_RULES: Final = (
-    "<notes> has an answer to <question> that does not satisfy the JSON Schema above, and says why. Correct it: write "
-    "<answer>the JSON value</answer> and nothing else."
-)
+_NOTES: Final = "<notes> has an answer to <question> that does not satisfy the JSON Schema above, and says why. "
+_RULES: Final = _NOTES + "Correct it: write <answer>the JSON value</answer> and nothing else."
+_ENFORCED_RULES: Final = _NOTES + "Correct it: write the JSON value and nothing else."
 
 
 @value
@@ -58,11 +63,19 @@ def compile_schema(schema: Json) -> AnswerSchema:
 
 
 async def finish_answer(
-    outcome: Outcome, task: Task, *, model: ChatModel, window: int | None, new_nonce: Callable[[], str]
+    outcome: Outcome,
+    task: Task,
+    *,
+    model: ChatModel,
+    window: int | None,
+    new_nonce: Callable[[], str],
+    thoughts: str = "",
 ) -> FinishedAnswer:
     """Return the outcome with the answer that `task` asks for.
 
-    An answer that does not satisfy the schema is corrected by one more call of `model`, of at most `window` tokens.
+    The model has thought freely. An answer that does not satisfy the schema is brought into its form by one more call
+    of `model`, of at most `window` tokens, which reads the `thoughts` that led to it. Where the model's server enforces
+    schemas, it holds this call to the schema.
 
     Raises:
         ReasondError: the call failed.
@@ -78,23 +91,39 @@ async def finish_answer(
     told = "; ".join(checked.problems)
     if outcome.finish_reason not in _WHOLE or not outcome.answer:
         return FinishedAnswer(outcome=_warn(outcome, f"The answer does not satisfy answer_schema: {told}."))
+    correction = _Correction(
+        task=task, answer=outcome.answer, problems=checked.problems, thoughts=thoughts, model=model, nonce=new_nonce()
+    )
+    return await _write_again(outcome, schema, correction, told=told, window=window)
+
+
+async def _write_again(
+    outcome: Outcome, schema: AnswerSchema, correction: _Correction, *, told: str, window: int | None
+) -> FinishedAnswer:
+    """Return the outcome with what the correction wrote, or the error if that does not satisfy the schema either."""
     try:
-        corrected = await _correct(
-            task.query, outcome.answer, checked.problems, model=model, window=window, nonce=new_nonce()
-        )
+        corrected = await correction.write(window)
     except TokenBudgetExhaustedError as refusal:
         warning = f"The answer does not satisfy answer_schema ({told}), and it was not corrected: {refusal.message}."
         return FinishedAnswer(outcome=replace(_warn(outcome, warning), finish_reason=FinishReason.BUDGET_EXHAUSTED))
+    except ContextExhaustedError as refusal:
+        return FinishedAnswer(outcome=outcome, error=_build_error(told, f"It was not corrected: {refusal.message}"))
     again = await asyncio.to_thread(schema.check, corrected)
     if again.json:
-        warning = f"The answer did not satisfy answer_schema ({told}); one more model call corrected it."
+        warning = (
+            f"The answer did not satisfy answer_schema ({told}); one more model call corrected it{correction.how}."
+        )
         return FinishedAnswer(outcome=_warn(replace(outcome, answer=again.json), warning), json=again.json)
-    problem = "; ".join(again.problems)
-    error = AnswerInvalidError(
-        f"The answer does not satisfy answer_schema: {told}. After a correction: {problem}",
+    problem = correction.fault or "; ".join(again.problems)
+    error = _build_error(told, f"After a correction{correction.how}: {problem}")
+    return FinishedAnswer(outcome=outcome, error=error)
+
+
+def _build_error(told: str, then: str) -> AnswerInvalidError:
+    return AnswerInvalidError(
+        f"The answer does not satisfy answer_schema: {told}. {then}",
         remedy="Read the answer with GetExecution; make the schema simpler, or use a stronger model.",
     )
-    return FinishedAnswer(outcome=outcome, error=error)
 
 
 def cut_at_stop(answer: str, stop: Sequence[str]) -> str:
@@ -108,19 +137,68 @@ def _warn(outcome: Outcome, warning: str) -> Outcome:
     return replace(outcome, warnings=(*outcome.warnings, warning))
 
 
-async def _correct(
-    question: str, answer: str, problems: Sequence[str], *, model: ChatModel, window: int | None, nonce: str
-) -> str:
-    """Ask the model once to bring `answer` into the form of the schema, which its preface has; return what it wrote."""
-    found = "\n".join(f"- {problem}" for problem in problems)
-    messages = build_prompt(
-        instructions=_RULES, question=question, nonce=nonce, notes=f"The answer:\n{answer}\n\nProblems:\n{found}"
-    )
-    most, _ = await measure_room(messages, max_tokens=_MOST_TOKENS, model=model, limit=window)
-    written = ""
-    call = hear(model=model, messages=messages, max_tokens=most, temperature=_TEMPERATURE, kinds=(TagKind.ANSWER,))
-    async with aclosing(call) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, ModelReply):
-                written = piece.parsed.content or piece.parsed.text
-    return restore(written.strip())
+@dataclass(eq=False, kw_only=True)
+class _Correction:
+    """One more call that brings `answer` into the form of the schema, which the preface of the model has.
+
+    Attributes:
+        how: who held the call to the schema, in words that follow a verb.
+        fault: why what was written cannot be whole; empty if it can.
+    """
+
+    task: Task
+    answer: str
+    problems: Sequence[str]
+    thoughts: str
+    model: ChatModel
+    nonce: str
+    how: str = ""
+    fault: str = ""
+
+    async def write(self, window: int | None) -> str:
+        """Return what the model wrote; a server that refuses to enforce the schema is asked without it.
+
+        Raises:
+            ReasondError: the call failed, or has no room.
+        """
+        if can_enforce_schema(self.model):
+            try:
+                written = await self._call(window, schema=self.task.answer_schema)
+            except (RequestRefusedError, ModelUnavailableError):
+                self.how = ", which the model's server would not hold to the schema"
+            else:
+                self.how = ", held to the schema by the model's server"
+                return written
+        return await self._call(window, schema=None)
+
+    async def _call(self, window: int | None, *, schema: Json | None) -> str:
+        kinds = () if schema else (TagKind.ANSWER,)
+        try:
+            messages, most = await self._fit(window, thoughts=self.thoughts[-_MOST_THOUGHT_CHARACTERS:], schema=schema)
+        except ContextExhaustedError:
+            messages, most = await self._fit(window, thoughts="", schema=schema)
+        call = hear(
+            model=self.model,
+            messages=messages,
+            max_tokens=most,
+            temperature=_TEMPERATURE,
+            kinds=kinds,
+            json_schema=schema,
+        )
+        reply = await take_reply(call)
+        if reply.finish is ModelFinish.LENGTH:
+            self.fault = f"it was cut off after {reply.usage.output_tokens} tokens"
+        return restore((reply.parsed.content or reply.parsed.text).strip())
+
+    async def _fit(self, window: int | None, *, thoughts: str, schema: Json | None) -> tuple[Sequence[Message], int]:
+        """Return the prompt, and the tokens that may be written after it."""
+        found = "\n".join(f"- {problem}" for problem in self.problems)
+        before = f"What led to it:\n{thoughts}\n\n" if thoughts else ""
+        messages = build_prompt(
+            instructions=_ENFORCED_RULES if schema else _RULES,
+            question=self.task.query,
+            nonce=self.nonce,
+            notes=f"{before}The answer:\n{self.answer}\n\nProblems:\n{found}",
+        )
+        most, _ = await measure_room(messages, max_tokens=_MOST_TOKENS, model=self.model, limit=window)
+        return messages, most

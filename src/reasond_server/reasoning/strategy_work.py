@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from reasond_server.context.tags import restore
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.eventlog.stored.codec import detail_digest
 from reasond_server.reasoning.answer_finishing import finish_answer
@@ -32,7 +33,10 @@ from reasond_server.types import (
     Iteration,
     Metrics,
     Result,
+    Sample,
+    StageStep,
     StrategySource,
+    Thought,
     build_row,
 )
 from reasond_server.types.values import value
@@ -209,6 +213,7 @@ class ReasoningWork:
         self.steps = RepeatedSteps(self.known)
         self.metrics: StrategyMetrics | None = None
         self._answer_json = ""
+        self._thoughts: dict[str, str] = {}
 
     @property
     def obstacle(self) -> str:
@@ -305,7 +310,14 @@ class ReasoningWork:
             run.report_end(build_ending(checked, is_clamped=run.accounts.model.is_clamped))
             return
         window = self.assignment.config.window_tokens
-        finished = await finish_answer(checked, task, model=context.model, window=window, new_nonce=context.new_nonce)
+        finished = await finish_answer(
+            checked,
+            task,
+            model=context.model,
+            window=window,
+            new_nonce=context.new_nonce,
+            thoughts=self._thoughts.get(checked.answer, ""),
+        )
         ending = build_ending(finished.outcome, is_clamped=run.accounts.model.is_clamped)
         self._answer_json = finished.json
         if finished.error is None:
@@ -321,6 +333,8 @@ class ReasoningWork:
             InternalError: the step cannot be stored.
         """
         detail, self.metrics = require_step(step, strategy=self.name, before=self.metrics)
+        if self.assignment.task.answer_schema is not None and isinstance(detail, Thought | Sample | StageStep):
+            self._thoughts[restore(detail.answer)] = detail.text
         index = self.steps.count
         is_known = self.steps.new_count < 0
         if is_known:

@@ -18,7 +18,7 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import HandoffExpiredError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
-from reasond_server.llm.model import ChatRequest, find_image_tokens
+from reasond_server.llm.model import ChatRequest, can_enforce_schema, find_image_tokens
 from reasond_server.reasoning.answer_finishing import cut_at_stop
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ProvidedText, ProviderStates
     from reasond_server.turns.turn_tools import TurnTools
-    from reasond_server.types import Event, ToolCall, Usage
+    from reasond_server.types import Event, Json, ToolCall, Usage
     from reasond_server.types.turns import ContextItem
 
 RESERVED: Final = "reserved"
@@ -179,13 +179,16 @@ class TurnLoop:
                 return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
+        schema = self._find_enforced(model) if step.problems else None
         reply = await self._caller.ask(
             context.messages,
-            tools=offered,
+            # Servers that enforce a schema take no tools beside it, and no history of theirs needs the list.
+            tools=() if schema else offered,
             max_tokens=room,
             is_last=step.is_last or step.tool_choice == "none",
             index=index,
             tool_choice=step.tool_choice,
+            json_schema=schema,
         )
         calls = self._mint(reply.calls)
         names = {spec.name for spec in offered}
@@ -371,6 +374,14 @@ class TurnLoop:
                 return
             answer = checked.json
         self.run.report_end(RunEnding(finish_reason=step.reason, answer=answer, warnings=step.warnings))
+
+    def _find_enforced(self, model: ChatModel) -> Json | None:
+        """Return the schema of the answer, if the server of `model` holds a reply to it."""
+        start = self.progress.start
+        if start is None or not start.answer_schema_json or not can_enforce_schema(model):
+            return None
+        schema: Json = json.loads(start.answer_schema_json)
+        return schema
 
     def _correct(self, problems: str) -> CallModel:
         """Return the call that writes the answer again.

@@ -16,7 +16,7 @@ from reasond_server.context.text_calls import (
     read_action,
 )
 from reasond_server.errors.base import InternalError
-from reasond_server.errors.model import ModelProtocolError
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError, RequestRefusedError
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.types.values import value
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
-    from reasond_server.types import ToolCall
+    from reasond_server.types import Json, ToolCall
 
 CORRECTION_TOKENS: Final = 128
 """Tokens that prompts for models without native tools leave free, to ask again after a reply that breaks the form."""
@@ -97,10 +97,13 @@ class ModelCaller:
         index: int,
         tool_choice: str = "",
         is_published: bool = True,
+        json_schema: Json | None = None,
     ) -> TurnReply:
         """Return the reply of model call `index`, and publish its text as it comes; with `is_last` it has no calls.
 
         `tool_choice` is that of `ChatRequest`, for models with native tools.
+
+        `json_schema` is the form of the reply, which the model's server enforces; one that refuses is asked without.
 
         If not `is_published`, followers get no text of it before its event.
         The model is asked again, at most twice, if its reply is empty or breaks the form of calls.
@@ -112,19 +115,24 @@ class ModelCaller:
         is_native = self.model.has_native_tools
         asked, said = messages, ""
         for _ in range(1 + _MAX_CORRECTIONS):
-            reply = await self._listen(
-                ReplyListener(
-                    messages=asked,
-                    max_tokens=max_tokens,
-                    temperature=self._temperature,
-                    kinds=(TagKind.ACTION,) if tools and not is_native else (),
-                    tools=tools if is_native else (),
-                    tool_choice="none" if is_last else tool_choice or "auto",
-                    seed=self._seed,
-                    told=tools,
-                ),
-                index if is_published else None,
+            listener = ReplyListener(
+                messages=asked,
+                max_tokens=max_tokens,
+                temperature=self._temperature,
+                kinds=(TagKind.ACTION,) if tools and not is_native else (),
+                tools=tools if is_native else (),
+                tool_choice="none" if is_last else tool_choice or "auto",
+                seed=self._seed,
+                told=tools,
+                json_schema=json_schema,
             )
+            try:
+                reply = await self._listen(listener, index if is_published else None)
+            except (RequestRefusedError, ModelUnavailableError):
+                if json_schema is None:
+                    raise
+                json_schema = None
+                continue
             text, calls, said = _read_reply(reply, is_native=is_native or not tools)
             if is_last or not said:
                 return _take(reply, text, () if is_last else calls)

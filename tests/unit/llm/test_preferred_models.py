@@ -82,3 +82,11 @@ async def test_several_models_count_as_the_one_that_counts_most() -> None:
 def test_without_models_there_is_none() -> None:
     with pytest.raises(ValueError, match="at least one"):
         PreferredModels([])
+
+
+@pytest.mark.parametrize(("others", "is_enforced"), [([True], True), ([True, False], False)])
+def test_a_schema_is_enforced_where_every_model_does_it(others: list[bool], *, is_enforced: bool) -> None:
+    models = [ScriptedModel([]) for _ in (True, *others)]
+    for model, enforces in zip(models, (True, *others), strict=True):
+        model.enforces_schema = enforces  # type: ignore[attr-defined] # an attribute that models may have
+    assert PreferredModels(models).enforces_schema is is_enforced

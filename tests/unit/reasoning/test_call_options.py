@@ -11,9 +11,9 @@ import pytest
 import reasond
 from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
-from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError, RequestRefusedError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.llm.model import Role
+from reasond_server.llm.model import ModelFinish, Role
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import Principal, Result, Task
 
@@ -103,6 +103,74 @@ async def test_an_answer_is_corrected_by_one_call_that_quotes_what_was_wrong() -
     correction = model.requests[1].messages[-1].content
     assert "n must satisfy type 'integer', got 'seven'" in correction
     assert any("one more model call corrected it" in warning for warning in result.warnings)
+
+
+class Enforcing(ScriptedModel):
+    """Says that its server holds answers to a schema."""
+
+    enforces_schema = True
+
+
+STRATEGIES_WITH_SCHEMAS = (*STRATEGIES, "direct", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES_WITH_SCHEMAS)
+async def test_every_strategy_thinks_freely_and_only_the_last_call_is_held_to_the_schema(strategy: str) -> None:
+    class Model(FunctionModel):
+        enforces_schema = True
+
+    def reply(request: ChatRequest) -> str:
+        return '{"n": 7}' if request.json_schema else "I count them: three and four.<answer>seven</answer>"
+
+    model = Model(reply)
+    config = {"samples": 2} if strategy in {"self_consistency", "best_of_n"} else None
+    environ = {"REASOND__REASONING__ENABLED_STRATEGIES": json.dumps(STRATEGIES_WITH_SCHEMAS)}
+    result = await ask(model, strategy=strategy, config=config, answer_schema=SCHEMA, environ=environ)
+    *free, formatting = model.requests
+    assert result.answer_json == '{"n":7}'
+    assert free
+    assert all(one.json_schema is None for one in free)
+    assert formatting.json_schema == SCHEMA
+    assert formatting.stop == ()
+    assert "seven" in formatting.messages[-1].content
+    assert result.metrics.usage.model_calls == len(model.requests)
+    told = "one more model call corrected it, held to the schema by the model's server"
+    assert any(told in warning for warning in result.warnings)
+
+
+async def test_the_formatting_call_reads_the_thoughts_that_led_to_the_answer() -> None:
+    model = Enforcing(["Three dogs are outside and four within.<answer>seven</answer>", '{"n": 7}'])
+    await ask(model, strategy="chain_of_thought", answer_schema=SCHEMA)
+    assert "Three dogs are outside and four within." in model.requests[1].messages[-1].content
+
+
+async def test_a_server_that_refuses_the_schema_is_asked_without_it() -> None:
+    replies: list[str | Reply] = [
+        "<answer>seven</answer>",
+        Reply(error=RequestRefusedError("no")),
+        '<answer>{"n": 7}</answer>',
+    ]
+    model = Enforcing(replies)
+    result = await ask(model, strategy="chain_of_thought", answer_schema=SCHEMA)
+    assert [one.json_schema for one in model.requests] == [None, SCHEMA, None]
+    assert result.answer_json == '{"n":7}'
+    assert any("would not hold to the schema" in warning for warning in result.warnings)
+
+
+async def test_an_enforced_answer_that_is_cut_off_is_none_and_says_why() -> None:
+    model = Enforcing(["<answer>seven</answer>", Reply(text='{"n": ', finish=ModelFinish.LENGTH)])
+    with pytest.raises(reasond.ModelError) as failed:
+        await ask(model, strategy="chain_of_thought", answer_schema=SCHEMA)
+    assert failed.value.reason == "ANSWER_INVALID"
+    assert "it was cut off after" in str(failed.value)
+
+
+async def test_an_answer_too_long_to_be_corrected_is_kept_as_invalid() -> None:
+    model = Enforcing([f"<answer>{'seven ' * 700}</answer>"], context_window=1_000)
+    with pytest.raises(reasond.ModelError) as failed:
+        await ask(model, strategy="chain_of_thought", config={"max_tokens": 900}, answer_schema=SCHEMA)
+    assert failed.value.reason == "ANSWER_INVALID"
+    assert "was not corrected" in str(failed.value)
 
 
 async def test_an_answer_that_stays_wrong_fails_and_is_kept() -> None:

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from reasond_server.errors.model import AnswerInvalidError
+from reasond_server.errors.model import AnswerInvalidError, RequestRefusedError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.llm.model import Role
+from reasond_server.testing import Reply
 from reasond_server.types import FinishReason, HistoryMessage, Speaker, ToolCall, ToolResult
 from reasond_server.types.turns import TurnReentry, TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool
-
-if TYPE_CHECKING:
-    from reasond_server.testing import Reply
 
 SCHEMA = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
 
@@ -73,6 +71,30 @@ async def test_an_answer_that_breaks_its_schema_is_written_again_and_kept_as_jso
     assert view.result.answer == '{"n":4}'
     assert '"integer"' in server.model.requests[0].messages[0].content
     assert "it is not JSON" in server.model.requests[1].messages[-1].content
+
+
+async def test_only_the_call_that_writes_the_answer_again_is_held_to_its_schema_and_offers_no_tools() -> None:
+    server = serve("It is 4.", '{"n": 4}')
+    server.model.enforces_schema = True  # type: ignore[attr-defined] # an attribute that models may have
+
+    view = await server.run(TurnStart(message="Go", client_tools=[client_tool()], answer_schema_json=SCHEMA))
+
+    assert view.result is not None
+    assert view.result.answer == '{"n":4}'
+    free, formatting = server.model.requests
+    assert (free.json_schema, bool(free.tools)) == (None, True)
+    assert (formatting.json_schema, formatting.tools) == (json.loads(SCHEMA), ())
+
+
+async def test_a_server_that_refuses_to_enforce_the_schema_of_a_turn_is_asked_without_it() -> None:
+    server = serve("It is 4.", Reply(error=RequestRefusedError("no")), '{"n": 4}')
+    server.model.enforces_schema = True  # type: ignore[attr-defined] # an attribute that models may have
+
+    view = await server.run(TurnStart(message="Go", client_tools=[client_tool()], answer_schema_json=SCHEMA))
+
+    assert view.result is not None
+    assert view.result.answer == '{"n":4}'
+    assert [each.json_schema is None for each in server.model.requests] == [True, False, True]
 
 
 async def test_an_answer_that_never_satisfies_its_schema_fails_after_two_more_calls() -> None:

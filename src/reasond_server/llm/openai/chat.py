@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -219,8 +218,7 @@ _SCHEMA_NAME = "answer"
 def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
     """Return the body of a call. It always requests a stream and always limits the tokens.
 
-    A parameter that the profile does not support is left out, and a warning names it. If the server does not enforce a
-    JSON Schema or does not show it to the model, a system message has the schema.
+    A parameter that the profile does not support is left out, and a warning names it.
     """
     profile = options.profile
     warnings: list[str] = []
@@ -248,17 +246,7 @@ def build_messages(request: ChatRequest, options: BackendOptions) -> list[dict[s
 
 
 def _arrange_messages(request: ChatRequest, profile: ModelProfile) -> Sequence[Message]:
-    if request.json_schema is None and profile.several_system_messages:
-        return request.messages
-    messages = list(request.messages)
-    if request.json_schema is not None and profile.json_schema is not SchemaLevel.STRICT:
-        schema = json.dumps(request.json_schema, ensure_ascii=False)
-        told = f"Answer with one JSON value that satisfies this JSON Schema, and with nothing else:\n{schema}"
-        at = next((at for at, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
-        messages.insert(at, Message(role=Role.SYSTEM, content=told))
-    if not profile.several_system_messages:
-        messages = _merge_system(messages)
-    return messages
+    return request.messages if profile.several_system_messages else _merge_system(request.messages)
 
 
 def _merge_system(messages: Sequence[Message]) -> list[Message]:
@@ -330,5 +318,5 @@ def _build_schema(request: ChatRequest, profile: ModelProfile, warnings: list[st
     if level in {SchemaLevel.STRICT, SchemaLevel.GUIDED}:
         wanted = {"name": _SCHEMA_NAME, "schema": request.json_schema, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": wanted}}
-    warnings.append("json_schema is told to the model but not enforced by it")
+    warnings.append("json_schema was left out: the server does not enforce it")
     return {"response_format": {"type": "json_object"}} if level is SchemaLevel.OBJECT else {}

@@ -20,6 +20,7 @@ from reasond_server.llm.openai.answer import (
 )
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.retries import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
+from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
 from reasond_server.types.values import value
@@ -96,6 +97,11 @@ class OpenAIModel:
     def image_tokens(self) -> int:
         """Most tokens of an image, by the profile; 0: the model takes none."""
         return self.options.profile.image_tokens
+
+    @property
+    def enforces_schema(self) -> bool:
+        """Whether the server holds answers to a JSON Schema, by the profile."""
+        return self.options.profile.json_schema in {SchemaLevel.STRICT, SchemaLevel.GUIDED}
 
     @property
     def context_window(self) -> int | None:

@@ -6,7 +6,6 @@ left out, and a warning names it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -83,16 +82,10 @@ class ResponsesProtocol:
 
 
 def _split_instructions(request: ChatRequest, profile: ModelProfile) -> tuple[str, Sequence[Message]]:
-    """Split off the leading system messages, or all of them if the model accepts only one.
-
-    If the server does not enforce a JSON Schema or does not show it to the model, the schema is added to them.
-    """
+    """Split off the leading system messages, or all of them if the model accepts only one."""
     messages = request.messages
     first = next((place for place, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
     leading, rest = [message.content for message in messages[:first]], list(messages[first:])
-    if request.json_schema is not None and profile.json_schema is not SchemaLevel.STRICT:
-        schema = json.dumps(request.json_schema, ensure_ascii=False)
-        leading.append(f"Answer with one JSON value that satisfies this JSON Schema, and with nothing else:\n{schema}")
     if not profile.several_system_messages:
         leading += [message.content for message in rest if message.role is Role.SYSTEM]
         rest = [message for message in rest if message.role is not Role.SYSTEM]
@@ -156,7 +149,7 @@ def _add_schema(data: dict[str, Any], request: ChatRequest, profile: ModelProfil
         schema = {"type": "json_schema", "name": _SCHEMA_NAME, "schema": request.json_schema, "strict": True}
         data["text"] = {"format": schema}
         return
-    warnings.append("json_schema is told to the model but not enforced by it")
+    warnings.append("json_schema was left out: the server does not enforce it")
     if profile.json_schema is SchemaLevel.OBJECT:
         data["text"] = {"format": {"type": "json_object"}}
 

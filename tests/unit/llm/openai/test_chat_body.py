@@ -88,22 +88,21 @@ def test_tools_and_choices_that_are_not_taken_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "form", "is_told", "is_warned"),
+    ("level", "form", "is_warned"),
     [
-        (SchemaLevel.STRICT, "json_schema", False, False),
-        (SchemaLevel.GUIDED, "json_schema", True, False),
-        (SchemaLevel.OBJECT, "json_object", True, True),
-        (SchemaLevel.NONE, None, True, True),
+        (SchemaLevel.STRICT, "json_schema", False),
+        (SchemaLevel.GUIDED, "json_schema", False),
+        (SchemaLevel.OBJECT, "json_object", True),
+        (SchemaLevel.NONE, None, True),
     ],
 )
-def test_a_schema_goes_down_the_ladder(level: SchemaLevel, form: str | None, *, is_told: bool, is_warned: bool) -> None:
+def test_a_schema_goes_down_the_ladder_and_adds_no_message(
+    level: SchemaLevel, form: str | None, *, is_warned: bool
+) -> None:
     data, warnings = body({"json_schema": SCHEMA}, json_schema=level)
     assert data.get("response_format", {}).get("type") == form
-    assert (len(data["messages"]) == 2) == is_told
+    assert len(data["messages"]) == 1
     assert bool(warnings) == is_warned
-    if is_told:
-        assert data["messages"][0]["role"] == "system"
-        assert '{"type": "object"}' in data["messages"][0]["content"]
 
 
 def test_system_messages_are_merged_where_only_one_is_taken() -> None:
