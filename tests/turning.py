@@ -120,11 +120,14 @@ class TurnServer:
         has_native_tools: bool = True,
         providers: Sequence[ContextProvider] = (),
         backends: Mapping[str, ChatModel] | None = None,
+        served: ScriptedModel | None = None,
         **model: Any,
     ) -> None:
         self.time = time or WallClock()
         clock = self.time.clock()
-        self.model = ScriptedModel(replies, has_native_tools=has_native_tools, context_window=context_window, **model)
+        self.model = served or ScriptedModel(
+            replies, has_native_tools=has_native_tools, context_window=context_window, **model
+        )
         self.store = store
         self.is_killed = False
         policy = policy or TurnPolicy()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.context.answers import split_answer
-from reasond_server.context.tags import TagKind
+from reasond_server.context.replies import TagParser
+from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.context.calls import ModelReply
+    from reasond_server.context.replies import ParsedReply
+    from reasond_server.llm.metered_model import CutCall
 
 
 @value
@@ -48,6 +51,27 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
             thought = "\n\n".join(part for part in (thinking, prose) if part)
             return FinalReply(thought=thought, answer=answer, finish_reason=FinishReason.ANSWERED_UNTAGGED)
     return FinalReply(thought=thought, answer="", finish_reason=FinishReason.TRUNCATED)
+
+
+def parse_cut_call(cut: CutCall, *, kinds: Sequence[TagKind]) -> ParsedReply:
+    """Return what had come of a call that was cut off, as a reply with tags of `kinds`."""
+    parser = TagParser(kinds=kinds)
+    parser.feed_reasoning(cut.thinking)
+    parser.feed(cut.text)
+    parser.close(is_stop=False)
+    return parser.result
+
+
+def read_cut_call(cut: CutCall) -> FinalReply:
+    """Return the thought and the answer, as far as they had come, of a call that was cut off."""
+    parsed = parse_cut_call(cut, kinds=tuple(TagKind))
+    is_answer = parsed.kind is TagKind.ANSWER
+    parts = (parsed.thinking, parsed.text, "" if is_answer else parsed.content)
+    return FinalReply(
+        thought=restore("\n\n".join(part.strip() for part in parts if part.strip())),
+        answer=restore(parsed.content.strip()) if is_answer else "",
+        finish_reason=FinishReason.TRUNCATED,
+    )
 
 
 def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:

@@ -27,9 +27,10 @@ from reasond_server.llm.counting.requests import (
     has_long_text,
     render_call,
 )
-from reasond_server.llm.model import ChatModel, Finished, ModelFinish, WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, ModelFinish, Text, WrappedModel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -96,11 +97,27 @@ class TokenAccount(Protocol):
         ...
 
 
+@value
+class CutCall:
+    """A call that ended before its answer was whole: what the model had written until then, and what that is charged.
+
+    `is_closed`: nothing failed, but the work closed the call, because it had enough or was told to stop.
+    """
+
+    text: str
+    thinking: str
+    usage: Usage
+    elapsed_s: float = 0.0
+    label: str = ""
+    is_closed: bool = False
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _MeteredCall:
     """The state of a call before it ends; calls are compared by identity.
 
     `prompt_tokens` (messages) and `extra_tokens` (tools, tool calls and schema) are None until they are counted.
+    `said` and `thoughts` are its text and its hidden reasoning. `cut_by` is the kind of error that ended the call.
     `spent` is None while only an estimate is known. `lost_tokens` is what was reserved for the last attempt, if it may
     be billed although it failed, `lost_before` the same of earlier attempts. `pieces` is the text that the model wrote,
     in order, and `calls` are its tool calls.
@@ -111,7 +128,11 @@ class _MeteredCall:
     reserved_tokens: int
     max_tokens: int
     pieces: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    began_s: float = 0.0
+    cut_by: type[BaseException] | None = None
     extra_tokens: int | None = None
     counted_tokens: int = 0
     uncounted_bytes: int = 0
@@ -183,6 +204,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         # The usage of the last ended call, and what was reserved for its attempts without an answer.
         self._last = (NOTHING, 0)
         self._open: list[_MeteredCall] = []
+        self._cut: list[CutCall] = []
         self._time_left = time_left
         self._is_closed = False
         self.is_clamped = False
@@ -265,6 +287,11 @@ class MeteredModel(WrappedModel[ChatModel]):
         if request is not None:
             self._learn(request, usage)
 
+    def recall_cut(self, text: str, thinking: str, usage: Usage) -> None:
+        """Keep what a replayed call had written before it failed."""
+        if text.strip() or thinking.strip():
+            self._cut.append(CutCall(text=text, thinking=thinking, usage=usage))
+
     def _require_open(self) -> None:
         if self._is_closed:
             raise InternalError("the run is over and makes no more calls")
@@ -285,7 +312,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 await self._wait_for_lease()
             # The run may have ended while tokens were reserved.
             self._require_open()
-            call.spent, call.has_begun = None, True
+            call.spent, call.has_begun, call.began_s = None, True, self._monotonic()
             watch = CallWatch(self._observer, self._model.name, self._monotonic)
             events = self._model.stream(self._apply_allowance(request, call))
             try:
@@ -299,6 +326,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                         return
             except BaseException as error:
                 watch.note_failure(error)
+                call.cut_by = type(error)
                 raise
             finally:
                 try:
@@ -323,6 +351,7 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.calls.append(render_call(event))
             return (event,)
         kept = self._cut_text(call, event.text)
+        (call.said if isinstance(event, Text) else call.thoughts).append(kept)
         heard = event if kept == event.text else replace(event, text=kept)
         if not call.is_cut:
             return (heard,)
@@ -334,6 +363,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._open.remove(call)
         charged = self._estimate(call) if call.spent is None else call.spent
         self._spent += charged
+        if call.cut_by is not None and not call.request.has_enough():
+            self._keep_cut(call, charged)
         told = min(charged.total_tokens, call.lost_tokens) if call.lost_tokens else 0
         self.lost_tokens -= told
         self._on_spent(charged)
@@ -343,6 +374,31 @@ class MeteredModel(WrappedModel[ChatModel]):
         finally:
             # Set last, without an `await` after it: another call of the run may end while this one is settled.
             self._last = (charged, call.lost_before + call.lost_tokens - told)
+
+    def _keep_cut(self, call: _MeteredCall, charged: Usage) -> None:
+        """Keep what came of a call that was cut, if that is any text."""
+        text, thinking = "".join(call.said), "".join(call.thoughts)
+        if text.strip() or thinking.strip():
+            self._cut.append(
+                CutCall(
+                    text=text,
+                    thinking=thinking,
+                    usage=charged,
+                    elapsed_s=self._monotonic() - call.began_s,
+                    label=call.request.label,
+                    is_closed=call.cut_by in {None, GeneratorExit},
+                )
+            )
+
+    def take_cut_calls(self, *, is_stopped: bool) -> Sequence[CutCall]:
+        """Return the calls that were cut off after text had come, and forget them.
+
+        Those that the work closed itself are among them only if it `is_stopped` from outside.
+        """
+        for call in self._open:
+            self._keep_cut(call, self._estimate(call))
+        found, self._cut = self._cut, []
+        return [each for each in found if is_stopped or not each.is_closed]
 
     async def _count_lost(self, call: _MeteredCall, is_repeated: bool) -> None:  # noqa: FBT001 - see `note_lost`
         """Count what was reserved for an attempt as spent, and reserve as much again if it is repeated."""

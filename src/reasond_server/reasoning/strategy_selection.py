@@ -253,6 +253,12 @@ class Chooser:
         of_agent = {} if agent is None else agent.strategy_config.get(strategy.name, {})
         asked = task.config if measured is None else measured.config
         config, shown_config = self.configuration.resolve(strategy, request=asked, agent=of_agent)
+        window = self.models.find(task.model).context_window
+        adapted = config if window is None else config.adapt_to_window(window)
+        if adapted != config:
+            config, shown_config = adapted, adapted.model_dump(mode="json")
+            told = f"What was not set of {strategy.name!r} follows the model's window of {window} tokens."
+            selection = replace(selection, warnings=(*selection.warnings, told))
         runs_programs = config.runs_programs
         if runs_programs or config.uses_tools:
             require_tools(caller)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from reasond_server.context.final_replies import read_cut_call
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.eventlog.stored.codec import detail_digest
@@ -18,7 +19,7 @@ from reasond_server.reasoning.run_programs import JournaledPrograms, TracedProgr
 from reasond_server.reasoning.run_tools import JournaledToolbox, TracedToolbox
 from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
 from reasond_server.requests.task_checks import decode_task
-from reasond_server.runs.phase import Phase, Trigger
+from reasond_server.runs.phase import OWN_ENDS, Phase, Trigger
 from reasond_server.runs.plan import PlanError, build_foreign_plan_error, make_nonces, read_work
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_driver import make_carriable
@@ -214,6 +215,7 @@ class ReasoningWork:
         self.metrics: StrategyMetrics | None = None
         self._answer_json = ""
         self._thoughts: dict[str, str] = {}
+        self._cut: tuple[str, ...] = ()
 
     @property
     def obstacle(self) -> str:
@@ -286,6 +288,7 @@ class ReasoningWork:
     def conclude(self, run: Run, ending: RunEnding) -> Result:
         """Return the result."""
         accounts, execution = run.accounts, run.identity
+        self._cut += self._log_cut_calls(run)
         changes = self.steps.list_changes(run.journal, execution_id=execution.execution_id)
         return Result(
             execution_id=execution.execution_id,
@@ -294,11 +297,27 @@ class ReasoningWork:
             strategy_source=execution.strategy_source,
             finish_reason=ending.finish_reason,
             metrics=Metrics(usage=accounts.usage, execution_time_s=accounts.elapsed_s, strategy_specific=self.metrics),
-            warnings=(*accounts.warnings, *self.assignment.warnings, *changes, *ending.warnings),
+            warnings=(*accounts.warnings, *self.assignment.warnings, *changes, *self._cut, *ending.warnings),
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",
         )
+
+    def _log_cut_calls(self, run: Run) -> tuple[str, ...]:
+        """Append a step for each call that was cut off after text had come; return the warnings that name them."""
+        told = []
+        for cut in run.accounts.model.take_cut_calls(is_stopped=run.cause not in OWN_ENDS):
+            read = read_cut_call(cut)
+            thought = read.thought if getattr(self.assignment.config, "show_reasoning", True) else ""
+            if not (thought or read.answer):
+                continue
+            index = self.steps.count
+            self.steps.add()
+            detail = Thought(text=thought, answer=read.answer)
+            step = Iteration(index=index, answer_found=False, usage=cut.usage, elapsed_s=cut.elapsed_s, detail=detail)
+            run.append(step, now=self.clock.now())
+            told.append(f"Step {index} is what a model call had written when it was cut off; it is not whole.")
+        return tuple(told)
 
     async def _report_outcome(self, run: Run, outcome: Outcome, context: RunContext[Any]) -> None:
         """Report the outcome that the strategy yielded, with the answer in the form that the task asks for."""

@@ -56,6 +56,9 @@ class Trigger(StrEnum):
     __hash__ = str.__hash__
 
 
+OWN_ENDS: Final = (Trigger.FINISH, Trigger.FAIL)
+"""Its work ended it."""
+
 CANCELS: Final = (Trigger.CANCEL, Trigger.ABANDON)
 """Somebody cancelled it, or its last subscriber has left: its log ends."""
 
@@ -71,7 +74,7 @@ STOP_REASONS: Final[Mapping[Trigger, str]] = {
 }
 """The names of stops from outside in metrics, spans and the log of the server."""
 
-_STOPS: Final = (Trigger.FINISH, Trigger.FAIL, Trigger.REFUSE, Trigger.TIME_OUT, *sorted(CANCELS), *sorted(LEAVES))
+_STOPS: Final = (*OWN_ENDS, Trigger.REFUSE, Trigger.TIME_OUT, *sorted(CANCELS), *sorted(LEAVES))
 
 TABLE: Final[Mapping[Phase, Mapping[Trigger, Phase]]] = {
     Phase.QUEUED: {Trigger.BEGIN: Phase.WORKING},

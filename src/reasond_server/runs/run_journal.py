@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from reasond_server.errors.base import ReasondError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.metered_model import MeteredModel
-from reasond_server.llm.model import Finished, ModelFinish, WrappedModel
+from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text, WrappedModel
 from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
@@ -282,6 +282,9 @@ class JournaledModel(WrappedModel[MeteredModel]):
         for event in call.events:
             yield event
         if call.error is not None:
+            said = "".join(event.text for event in call.events if isinstance(event, Text))
+            thoughts = "".join(event.text for event in call.events if isinstance(event, ReasoningText))
+            self._model.recall_cut(said, thoughts, call.usage)
             raise call.error
         if not isinstance(last, Finished):
             # In the earlier life the work closed the call here. Now it wants more, and the record has no more.

@@ -40,7 +40,8 @@ from reasond_server.strategies.strategy import (
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Self
 
     from reasond_server.context.window_fitting import FittedWindow
     from reasond_server.llm.model import ChatModel, TokenCounter
@@ -54,13 +55,24 @@ _CLIPPED = (
 _REPEATING = "The reasoning repeated itself: the model was asked to answer before max_iterations."
 _AGAIN = "The model wrote nothing in a window that showed text: the same text was shown once more."
 _DEFAULT_CARRYOVER_SIZE = 4096
+_LEAST_CHUNK_SIZE = 1024
+_NARROWED = (
+    "The model's server takes no more than {window} tokens: chunk_size was lowered from {chunk_size}, and the text is "
+    "read in shorter passages."
+)
 
 
 class BoundedContextConfig(StrategyConfig):
     """The parameters, with the defaults and ranges of seed 001; the last three are our own."""
 
     chunk_size: Annotated[
-        int, Field(ge=1024, le=MAX_CHUNK_SIZE, description="Size of every window: prompt, carryover and generated.")
+        int,
+        Field(
+            ge=_LEAST_CHUNK_SIZE,
+            le=MAX_CHUNK_SIZE,
+            description="Size of every window: prompt, carryover and generated; where it is not set, at most the "
+            "model's window.",
+        ),
     ] = 8192
     carryover_size: Annotated[
         int,
@@ -101,6 +113,18 @@ class BoundedContextConfig(StrategyConfig):
         if "carryover_size" not in setting and isinstance(window, int) and isinstance(carryover, int):
             values["carryover_size"] = max(MIN_CARRYOVER_SIZE, min(carryover, window // 2))
         return values
+
+    def adapt_to_window(self, window: int) -> Self:
+        """Return it with a chunk_size that nobody set lowered to `window`."""
+        is_kept = "chunk_size" in self.model_fields_set or window >= self.chunk_size
+        return self if is_kept else self.narrow(window, is_carryover_kept="carryover_size" in self.model_fields_set)
+
+    def narrow(self, window: int, *, is_carryover_kept: bool = False) -> Self:
+        """Return it with a chunk_size of `window` tokens, and a carryover_size of at most half of that."""
+        chunk_size = max(_LEAST_CHUNK_SIZE, window)
+        most = self.carryover_size if is_carryover_kept else max(MIN_CARRYOVER_SIZE, chunk_size // 2)
+        sizes = {"chunk_size": chunk_size, "carryover_size": min(self.carryover_size, most)}
+        return self.model_copy(update=sizes)
 
     @property
     def most_steps(self) -> int:
@@ -179,16 +203,46 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         _plan(task, config, model, new_nonce())
 
     async def run(self, task: Task, context: RunContext[BoundedContextConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Read, then reason; see the base class.
+        """Read, then reason; see the base class. A server that refuses the first window gets smaller ones.
 
         Raises:
             TokenBudgetExhaustedError: the budget does not cover the first call.
             ContextExhaustedError: by the server's count, the first window has no room for output.
         """
-        config, model, nonce = context.config, context.model, context.new_nonce()
+        config, nonce, warnings = context.config, context.new_nonce(), list[str]()
+        while True:
+            has_begun = False
+            try:
+                async with aclosing(self._run(task, context, config, nonce=nonce, warnings=warnings)) as events:
+                    async for event in events:
+                        has_begun = True
+                        yield event
+            except ContextExhaustedError as error:
+                told = int(error.metadata.get("context_window", 0))
+                window = told if 0 < told < config.chunk_size else config.chunk_size // 2
+                if has_begun or "status" not in error.metadata or window < _LEAST_CHUNK_SIZE:
+                    raise
+                warnings.append(_NARROWED.format(window=window, chunk_size=config.chunk_size))
+                config = config.narrow(window)
+            else:
+                return
+
+    async def _run(
+        self,
+        task: Task,
+        context: RunContext[BoundedContextConfig],
+        config: BoundedContextConfig,
+        *,
+        nonce: str,
+        warnings: Sequence[str],
+    ) -> AsyncGenerator[StrategyEvent, None]:
+        """Read and reason in windows of `config`. Raises as `run`."""
+        model = context.model
         work = partial(_plan, task, config, model, nonce)
         plan = await run_by_size(task.text_characters, work)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
+        for warning in warnings:
+            progress.accounts.warn(warning)
         fitting = fit_windows(
             plan,
             model=model,

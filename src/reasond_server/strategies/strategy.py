@@ -79,6 +79,10 @@ class StrategyConfig(BaseModel):
         """Most steps of a run, by which its progress is shown; None: not known, as by default."""
         return None
 
+    def adapt_to_window(self, window: int) -> Self:  # noqa: ARG002 - the default has nothing to adapt
+        """Return the configuration with what nobody set made to fit a model's `window` in tokens; else the same one."""
+        return self
+
     @classmethod
     def combine(cls, *levels: Json) -> dict[str, Any]:
         """Return the merged parameters of all `levels`, the weakest first, before they are validated.
@@ -293,6 +297,8 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
             return replace(outcome, warnings=(*outcome.warnings, *demo.warnings))
         task = Task(query=query, material=material, strategy=self.name)
         checked: Any = self.config_type.model_validate(config)
+        if model.context_window is not None:
+            checked = checked.adapt_to_window(model.context_window)
         self.check(task, checked, model)
         async with aclosing(self.run(task, RunContext(config=checked, model=model, programs=programs))) as events:
             async for event in events:

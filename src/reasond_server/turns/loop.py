@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.context.answer_schemas import AnswerSchema
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
-from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.base import ReasondError, Violation, show
 from reasond_server.errors.model import AnswerInvalidError, ContextExhaustedError, ModelError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import HandoffExpiredError
@@ -68,6 +68,11 @@ if TYPE_CHECKING:
 RESERVED: Final = "reserved"
 """The beginning of the key of a record: tokens are reserved for the model call with the number that follows."""
 
+UNKNOWN_WINDOW: Final = 131_072
+"""Tokens of a window that nobody knows: most models have as many, and others tell theirs when they refuse a prompt."""
+
+_LEAST_WINDOW: Final = 1_024
+_NARROWED: Final = "The server of {model} refused a prompt as too long: the turn went on within {window} tokens."
 _MOST_SYNTHESES: Final = 2
 _SMALL_RESULTS_BYTES: Final = 1_024
 """Results of this size together are always shown whole, so that nobody has to read one in parts."""
@@ -101,6 +106,7 @@ class TurnLoop:
 
     def __post_init__(self) -> None:
         self._written: dict[str, Sequence[PromptPart]] = {}
+        self._narrowed: dict[str, int] = {}
         start = self.progress.start
         seed = None if start is None else start.seed
         asked = None if start is None else start.temperature
@@ -160,6 +166,7 @@ class TurnLoop:
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
         offered = self.tools.offered_in(mode, with_own=self._offers_own())
         provided = self.providers.render(step.goal, is_first=not self.progress.replies)
+        window = self._find_window(model)
         room, inputs = self._fit(step, model, offered, provided)
         try:
             context = await build_context(inputs)
@@ -167,7 +174,7 @@ class TurnLoop:
             if self.progress.replies and not step.is_last:
                 await self._call_model(replace(step, is_last=True))
                 return
-            raise _tell_tools(error, offered, model) if offered else error from None
+            raise _tell_tools(error, offered, model, window=window) if offered else error from None
         if step.goal is ContextGoal.SYNTHESIS and not (step.problems or self._is_worth_a_call(context)):
             await self._finish(keep_draft(self.progress, self.policy))
             return
@@ -180,7 +187,7 @@ class TurnLoop:
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
         schema = self._find_enforced(model) if step.problems else None
-        reply = await self._caller.ask(
+        ask = self._caller.ask(
             context.messages,
             # Servers that enforce a schema take no tools beside it, and no history of theirs needs the list.
             tools=() if schema else offered,
@@ -190,6 +197,16 @@ class TurnLoop:
             tool_choice=step.tool_choice,
             json_schema=schema,
         )
+        try:
+            reply = await ask
+        except ContextExhaustedError as error:
+            shown = sum(item.tokens for item in context.report.items)
+            # A synthesis has a draft that stands.
+            is_kept = step.goal is ContextGoal.SYNTHESIS and not step.problems
+            if not self._narrow(model, error, before=min(window, shown + room)) or is_kept:
+                raise
+            await self._call_model(step)
+            return
         calls = self._mint(reply.calls)
         names = {spec.name for spec in offered}
         self._append(
@@ -219,12 +236,10 @@ class TurnLoop:
         self, step: CallModel, model: ChatModel, offered: Sequence[ToolSpec], provided: Sequence[ProvidedText]
     ) -> tuple[int, ContextInputs]:
         """Return the tokens that the model may write, and the inputs of the prompt; it has the rest of the window."""
-        window, wanted = model.context_window, self.policy.max_tokens
-        budget_tokens: int | None = None
-        if window is not None:
-            wanted = max(LEAST_TOKENS, min(wanted, window // 2))
-            beside = _count_tools(offered, model) if model.has_native_tools else CORRECTION_TOKENS
-            budget_tokens = window - wanted - beside - self._bound_images(model)
+        window = self._find_window(model)
+        wanted = max(LEAST_TOKENS, min(self.policy.max_tokens, window // 2))
+        beside = _count_tools(offered, model) if model.has_native_tools else CORRECTION_TOKENS
+        budget_tokens = window - wanted - beside - self._bound_images(model)
         inputs = build_inputs(
             self.progress,
             history=self._write_history(model),
@@ -239,6 +254,21 @@ class TurnLoop:
             nonce=self.nonce,
         )
         return wanted, inputs
+
+    def _find_window(self, model: ChatModel) -> int:
+        """Return the window that prompts for `model` fit: the known one, what a refusal left, or the default."""
+        return min(model.context_window or UNKNOWN_WINDOW, self._narrowed.get(model.name, UNKNOWN_WINDOW))
+
+    def _narrow(self, model: ChatModel, error: ContextExhaustedError, *, before: int) -> bool:
+        """Fit further prompts to a smaller window than `before`, after the server refused one; False: none is left."""
+        told = int(error.metadata.get("context_window", 0))
+        window = told if 0 < told < before else before * 3 // 4
+        if window < _LEAST_WINDOW:
+            return False
+        self._narrowed[model.name] = window
+        model_warnings = self.run.accounts.model.warnings_of_calls
+        model_warnings[_NARROWED.format(model=show(model.name), window=window)] = None
+        return True
 
     def _bound_images(self, model: ChatModel) -> int:
         """Return the most tokens of the images that the client has sent.
@@ -451,12 +481,13 @@ def _count_tools(specs: Sequence[ToolSpec], model: ChatModel) -> int:
     return model.counter.count_text(write_tools(bound_specs(specs)))
 
 
-def _tell_tools(error: ContextExhaustedError, offered: Sequence[ToolSpec], model: ChatModel) -> ContextExhaustedError:
+def _tell_tools(
+    error: ContextExhaustedError, offered: Sequence[ToolSpec], model: ChatModel, *, window: int
+) -> ContextExhaustedError:
     """Return `error` with the tokens that the offered tools take of the window."""
     tokens = _count_tools(offered, model)
     return ContextExhaustedError(
-        f"{error.message}; the {len(offered)} tools that are offered take {tokens} of the window of "
-        f"{model.context_window} tokens",
+        f"{error.message}; the {len(offered)} tools that are offered take {tokens} of the window of {window} tokens",
         remedy=error.remedy,
         metadata={**error.metadata, "tools_tokens": str(tokens)},
     )

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CORRECTION_TOKENS: Final = 128
 """Tokens that prompts for models without native tools leave free, to ask again after a reply that breaks the form."""
 
+UNPUBLISHED: Final = "unpublished"
+"""The label of calls whose text nobody is shown."""
+
 _MAX_CORRECTIONS: Final = 2
 _NOTHING: Final = "Your last reply was empty. Answer, or call a tool."
 _UNREAD_CALL: Final = (
@@ -125,6 +128,7 @@ class ModelCaller:
                 seed=self._seed,
                 told=tools,
                 json_schema=json_schema,
+                label="" if is_published else UNPUBLISHED,
             )
             try:
                 reply = await self._listen(listener, index if is_published else None)

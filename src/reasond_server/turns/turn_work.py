@@ -10,11 +10,13 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.context.final_replies import parse_cut_call
+from reasond_server.context.tags import TagKind
 from reasond_server.errors.base import show
 from reasond_server.eventlog.store import SessionEnd
-from reasond_server.runs.phase import Phase
+from reasond_server.runs.phase import OWN_ENDS, Phase
 from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -23,6 +25,7 @@ from reasond_server.turns.exits import name_exit, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
+from reasond_server.turns.model_calls import UNPUBLISHED
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.types import (
@@ -39,8 +42,10 @@ from reasond_server.types import (
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
+    ContextGoal,
     ContextScope,
     HandedOff,
+    ModelCallStep,
     TurnDelta,
     TurnResult,
     TurnStarted,
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
+
+_CUT: Final = "cut"
 
 
 @value
@@ -283,9 +290,11 @@ class TurnWork:
         """Return the last event."""
         accounts = run.accounts
         has_draft = ending.finish_reason is FinishReason.BUDGET_EXHAUSTED
+        draft = self.progress.draft if has_draft else ""
+        self._log_cut_calls(run)
         result = TurnResult(
             execution_id=run.identity.execution_id,
-            answer=ending.answer or (self.progress.draft if has_draft else ""),
+            answer=ending.answer or draft,
             finish_reason=ending.finish_reason,
             mode=self.progress.mode,
             model=run.identity.model,
@@ -298,6 +307,28 @@ class TurnWork:
         run.trace.note({"reasond.turn.exit": name_exit(ending.finish_reason), "reasond.turn.mode": self.progress.mode})
         run.log.session_end = self._describe_session()
         return result
+
+    def _log_cut_calls(self, run: Run) -> None:
+        """Append what calls had written when they were cut off; no prompt of a later turn has it."""
+        for cut in run.accounts.model.take_cut_calls(is_stopped=run.cause not in OWN_ENDS):
+            if cut.label == UNPUBLISHED:
+                continue
+            parsed = parse_cut_call(cut, kinds=(TagKind.ACTION,))
+            step = ModelCallStep(
+                index=self.progress.model_calls,
+                goal=ContextGoal.PLANNING,
+                mode=self.progress.mode,
+                model=run.identity.model,
+                usage=cut.usage,
+                elapsed_s=cut.elapsed_s,
+                text=parsed.text.strip(),
+                thinking=parsed.thinking.strip(),
+                finish=_CUT,
+            )
+            run.append(step, now=self.clock.now())
+            # The providers do not see it: what the call was told was not used.
+            self.progress.apply(step)
+            self.steps.add()
 
     def leave(self, run: Run) -> None:
         """Report how the turn left: by its end, or by a hand-off that is committed."""

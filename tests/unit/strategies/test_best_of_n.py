@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import reasond
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError, ModelFailedError, ModelUnavailableError
 from reasond_server.errors.repairs import SandboxUnavailableError
@@ -15,7 +17,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.best_of_n import BestOfN, BestOfNConfig
 from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
-from reasond_server.testing import FunctionModel, FunctionPrograms, Reply
+from reasond_server.testing import FunctionModel, FunctionPrograms, Reply, running_server
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult
 from reasond_server.types import BestOfNMetrics, Budget, FinishReason, ScoredAnswer, StageStep, Task
 
@@ -377,3 +379,26 @@ def test_a_program_and_its_verifier_belong_together(config: dict[str, Any], fiel
     with pytest.raises(InvalidConfigError) as refused:
         BestOfN().check(Task(query=QUERY), BestOfNConfig.model_validate(config), FunctionModel(lambda _: ""))
     assert [each.field for each in refused.value.violations] == [field]
+
+
+@pytest.mark.parametrize("samples", [2, 4, 8])
+async def test_a_bound_on_all_output_leaves_every_sample_and_its_judgement_a_share(samples: int) -> None:
+    limit = 600 * samples
+    numbers = count(40)
+    model = FunctionModel(
+        lambda request: "Score: 7" if is_judging(request) else f"It is so.<answer>{next(numbers)}</answer>"
+    )
+    async with (
+        running_server(model=model) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        result = await client.reason(
+            QUERY,
+            strategy="best_of_n",
+            config={"samples": samples},
+            budget=reasond.Budget(max_output_tokens=limit),
+        )
+    metrics = result.metrics.best_of_n
+    assert result.answer == "40"
+    assert (metrics.samples, metrics.judgements) == (samples, samples)
+    assert sum(request.max_tokens for request in model.requests[:1]) <= limit

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.turns import HandoffExpiredError, TurnNotAwaitingError
 from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.testing import Reply
 from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_work import TurnWork
 from reasond_server.types import FinishReason
-from reasond_server.types.turns import LedgerState, TurnStart
+from reasond_server.types.turns import LedgerState, ModelCallStep, TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
 from tests.unit.turns.recovering import Servers, end_of, start_and_die
 
@@ -159,6 +161,32 @@ async def test_what_a_turn_was_made_of_goes_with_it(servers: Servers, tool: str)
         assert count_in_memory(TurnWork) == of_other_tests
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_the_model_had_written_of_a_reply_that_was_cut_is_in_the_log(
+    servers: Servers, *, is_cancelled: bool
+) -> None:
+    half = "The list has four en"
+    broken = Reply(text=half, reasoning="Hm.", error=ModelFailedError("the connection broke"))
+    hanging = Reply(pieces=[half, "tries"], reasoning="Hm.", hold=asyncio.Event(), hold_after=1)
+    server = servers.server(hanging if is_cancelled else broken)
+    running = asyncio.create_task(server.run(TurnStart(message="Go")))
+    if is_cancelled:
+        await server.wait_for_calls(1)
+        (turn_id,) = server.runner.runs.by_id
+        await asyncio.sleep(0.05)
+        await server.service.cancel(CALLER, turn_id)
+        await asyncio.wait([running])
+    else:
+        with pytest.raises(ModelFailedError) as failed:
+            await running
+        turn_id = str(failed.value.execution_id)
+
+    (step,) = [event for event in await server.log(turn_id) if isinstance(event, ModelCallStep)]
+    assert (step.text, step.thinking, step.finish) == (half, "Hm.", "cut")
+    assert step.usage.output_tokens > 0
+    assert (await end_of(server, turn_id)).answer == ""
 
 
 def count_in_memory(kind: type) -> int:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import pytest
+
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.testing import ScriptedModel
+from reasond_server.turns.loop import UNKNOWN_WINDOW
 from reasond_server.turns.policy import Synthesis, TurnContext, TurnPolicy
 from reasond_server.types import FinishReason
 from reasond_server.types.turns import ContextGoal, ModelCallStep, Rendering, TurnStart
 from tests.turning import Note, NoteArguments, TurnServer, ask_tools, serve_in_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.testing import Reply
     from reasond_server.tools.tool import ToolContext
 
 SMALL = 8_192
@@ -88,3 +96,49 @@ async def test_a_long_turn_that_outgrows_its_window_ends_with_an_answer_and_says
     forced = server.model.requests[count]
     assert forced.tool_choice == "none"
     assert "earlier steps with their calls are left out" in str(forced.messages)
+
+
+class Told(ScriptedModel):
+    """A model whose window nobody knows; its server refuses longer prompts, and tells the window or does not."""
+
+    def __init__(self, replies: Sequence[str | Reply], *, window: int, is_told: bool) -> None:
+        super().__init__(replies, has_native_tools=True)
+        self.refused: list[int] = []
+        self._window, self._is_told = window, is_told
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        size = self.counter.count_prompt(request.messages)
+        if size + request.max_tokens > self._window:
+            self.refused.append(size)
+            metadata = {"status": "400"} | ({"context_window": str(self._window)} if self._is_told else {})
+            raise ContextExhaustedError("the prompt does not fit", metadata=metadata)
+        async with aclosing(super().stream(request)) as events:
+            async for event in events:
+                yield event
+
+
+@pytest.mark.parametrize(("is_told", "most_refusals"), [(True, 1), (False, 8)])
+async def test_a_turn_goes_on_in_the_window_that_a_refusal_teaches(*, is_told: bool, most_refusals: int) -> None:
+    asked = [ask_tools(("rows", {"text": f"list{at}"})) for at in range(6)]
+    model = Told([*asked, "Done.", "Done."], window=5_000, is_told=is_told)
+    policy = TurnPolicy(context=TurnContext(synthesis=Synthesis.NEVER))
+    server = serve_in_memory([], tools=[Rows(name="rows")], context_window=None, policy=policy, served=model)
+
+    view = await server.run(TurnStart(message="Which rows are there?"))
+
+    assert view.result is not None
+    assert (view.result.answer, view.result.finish_reason) == ("Done.", FinishReason.ANSWERED)
+    assert 1 <= len(model.refused) <= most_refusals
+    assert any("refused a prompt as too long" in warning for warning in view.result.warnings)
+
+
+async def test_a_history_has_its_share_where_nobody_knows_the_window() -> None:
+    server = serve_in_memory(["one", "two", "three"], context_window=None)
+    long = "word " * 100_000
+    for _ in range(2):
+        await server.run(TurnStart(session_id="s1", message="Read it.", material=long))
+
+    await server.run(TurnStart(session_id="s1", message="And now?"))
+
+    size = server.model.counter.count_prompt(server.model.requests[-1].messages)
+    assert size < UNKNOWN_WINDOW * TurnContext().history_share + 2_000

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from reasond_server.dialects.window_errors import read_too_long
 from reasond_server.errors.base import show
 from reasond_server.errors.model import (
     ContentFilteredError,
@@ -38,15 +39,6 @@ ONCE = 1
 _MAX_REASONABLE_STATUS = 599
 
 _CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size", "context_window", "string_above_max_length")
-_CONTEXT_PHRASES = (
-    "maximum context length",
-    "context length",
-    "context size",
-    "context window",
-    "prompt is too long",
-    "input is too long",
-    "too many tokens",
-)
 _FILTER_CODES = ("content_filter", "content_policy", "responsibleaipolicyviolation", "moderation")
 _QUOTA_CODES = ("insufficient_quota", "billing", "insufficient_balance", "quota_exceeded", "credits")
 _RATE_CODES = ("rate_limit", "ratelimit", "too_many_requests", "tokens_per_min", "requests_per_min")
@@ -190,13 +182,11 @@ def _unwrap(report: object) -> dict[str, Any]:
 
 
 def _classify(status: int, report: dict[str, Any]) -> _Kind:
-    """Return the kind of a report by its code, then by its status; phrases only detect prompts that are too long."""
+    """Return the kind of a report by its code, then by its status; only prompts that are too long by their words."""
     inner = report.get("innererror") or report.get("inner_error")
     codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
     code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
-    message = report.get("message")
-    phrase = message.lower()[:2000] if isinstance(message, str) else ""
-    is_too_large = status in _TOO_LARGE_STATUSES and _has_any(phrase, _CONTEXT_PHRASES)
+    is_too_large = status in _TOO_LARGE_STATUSES and read_too_long(report) is not None
     meanings = (
         (_Kind.CONTEXT, status == 413 or _has_any(code, _CONTEXT_CODES) or is_too_large),  # noqa: PLR2004 - HTTP's number
         (_Kind.FILTERED, _has_any(code, _FILTER_CODES)),
@@ -259,6 +249,10 @@ def _build_lasting_error(
 ) -> ModelError:
     """Return the error for a fault that would occur again; `is_unspent`: nothing was generated before it."""
     parameter = _find_parameter(report)
+    told = read_too_long(report) if kind is _Kind.CONTEXT else None
+    if told is not None:
+        numbers = {"context_window": told.window, "prompt_tokens": told.prompt}
+        metadata |= {name: str(number) for name, number in numbers.items() if number}
     model = show(options.model)
     filtered = PromptFilteredError if is_unspent else ContentFilteredError
     refused = RequestRefusedError if is_unspent else ModelProtocolError

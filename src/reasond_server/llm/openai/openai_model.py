@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, replace
 from itertools import count as counted
 from typing import TYPE_CHECKING
 
-from reasond_server.errors.model import ModelError, ModelUnavailableError
+from reasond_server.errors.model import ContextExhaustedError, ModelError, ModelUnavailableError
 from reasond_server.llm.model import Finished
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.answer import (
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.retries import BreakerPermit, BreakerState
     from reasond_server.llm.openai.transport import OpenAITransport
     from reasond_server.telemetry.observers import BackendObserver
+
+_log = logging.getLogger("reasond.llm")
 
 
 @value
@@ -79,6 +82,7 @@ class OpenAIModel:
     def __post_init__(self) -> None:
         # The self.options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.
         self._body_options = self.options
+        self._told_window: int | None = None
         self._breaker = Breaker(policy=self.options.retries, monotonic=self.monotonic)
         self._retries = Retries(policy=self.options.retries, monotonic=self.monotonic, random=self.random)
         self._cap = ConcurrencyCap(limit=self.options.max_concurrency, on_wait=self._report_wait)
@@ -105,8 +109,9 @@ class OpenAIModel:
 
     @property
     def context_window(self) -> int | None:
-        """Window of the model in tokens, if the profile knows it."""
-        return self.options.profile.context_window
+        """Window of the model in tokens, if the profile knows it or an error of the server has told it."""
+        known = [each for each in (self.options.profile.context_window, self._told_window) if each is not None]
+        return min(known, default=None)
 
     @property
     def has_native_tools(self) -> bool:
@@ -150,6 +155,7 @@ class OpenAIModel:
                                 event = replace(event, warnings=(*event.warnings, *_warn_of_attempts(given_up)))  # noqa: PLW2901 - the same event
                             yield event
             except UpstreamFaultError as fault:
+                self._learn_window(fault.error)
                 if one.is_accepted:
                     raise fault.error from None
                 given_up += fault.may_cost
@@ -158,6 +164,17 @@ class OpenAIModel:
             else:
                 return
             await self.sleep(wait_s)
+
+    def _learn_window(self, error: ModelError) -> None:
+        """Take the window that the server told when a prompt did not fit it."""
+        told = int(error.metadata.get("context_window", 0)) if isinstance(error, ContextExhaustedError) else 0
+        known = self.context_window
+        if told and (known is None or told < known):
+            self._told_window = told
+            _log.warning(
+                "the model server told a smaller window than was known: it is kept to until the end of this process",
+                extra={"backend": self.options.name, "context_window": told, "known": known or 0},
+            )
 
     def _report_wait(self, waited_s: float) -> None:
         self.observer.waited_for_room(self.options.name, waited_s)

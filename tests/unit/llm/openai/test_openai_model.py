@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.errors.model import ModelUnavailableError
+from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
@@ -119,3 +119,12 @@ async def test_an_attempt_that_the_open_breaker_refuses_is_not_counted_as_repeat
             _ = [event async for event in one.model.stream(request())]
         assert server.calls == 1
     assert not any(name.startswith("reasond_model_retries_total") for name in values(counted))
+
+
+async def test_a_window_that_the_server_tells_in_a_refusal_is_known_from_then_on() -> None:
+    told = {"error": {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError"}}
+    async with upstream(refusing("400 B", told)) as server, backend(server) as one:
+        with pytest.raises(ContextExhaustedError) as refused:
+            _ = [event async for event in one.model.stream(request())]
+        assert refused.value.metadata["context_window"] == "4096"
+        assert one.model.context_window == 4096

@@ -1,0 +1,77 @@
+"""Windows of bounded context that follow the model's: known beforehand, or told when the server refuses a prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import reasond
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.testing import FunctionModel, Reply, running_server
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import ChatRequest
+
+MATERIAL = "The mill stands at the river and has four wheels.\n\n" * 600
+
+
+def answer(request: ChatRequest) -> str:
+    return "<answer>four</answer>" if "last passage" in str(request.messages) else "<continue>Key Findings: a mill."
+
+
+async def ask(model: FunctionModel, **options: Any) -> tuple[reasond.Reasoning, Any]:
+    async with (
+        running_server(model=model) as server,
+        reasond.AsyncClient(server.grpc, token=server.token) as client,
+    ):
+        events = client.reason_iterations("How many wheels?", material=MATERIAL, strategy="bounded_context", **options)
+        found = [event async for event in events]
+    return found[-1].completed, found[0].started
+
+
+@pytest.mark.parametrize("window", [1_536, 2_048, 4_096, 6_000])
+async def test_sizes_that_nobody_set_follow_the_window_of_the_model(window: int) -> None:
+    model = FunctionModel(answer, context_window=window)
+    result, started = await ask(model)
+    assert result.answer == "four"
+    assert json.loads(started.config_json)["chunk_size"] == window
+    assert json.loads(started.config_json)["carryover_size"] == window // 2
+    assert any(f"follows the model's window of {window} tokens" in warning for warning in result.warnings)
+    for request in model.requests:
+        assert model.counter.count_prompt(request.messages) + request.max_tokens <= window
+
+
+async def test_a_larger_window_changes_nothing() -> None:
+    result, started = await ask(FunctionModel(answer, context_window=100_000))
+    assert json.loads(started.config_json)["chunk_size"] == 8_192
+    assert not any("follows" in warning for warning in result.warnings)
+
+
+async def test_a_size_that_was_set_is_refused_beyond_the_window_as_before() -> None:
+    with pytest.raises(reasond.InvalidRequestError) as refused:
+        await ask(FunctionModel(answer, context_window=4_096), config={"chunk_size": 8_192})
+    assert "context window of 4096 tokens" in str(refused.value)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("config", [None, {"chunk_size": 8_192}])
+async def test_a_server_that_refuses_the_first_window_gets_smaller_ones(
+    config: dict[str, Any] | None, *, is_told: bool
+) -> None:
+    refused: list[ChatRequest] = []
+
+    def reply(request: ChatRequest) -> str | Reply:
+        if model.counter.count_prompt(request.messages) + request.max_tokens > 4_096:
+            refused.append(request)
+            metadata = {"status": "400"} | ({"context_window": "4096"} if is_told else {})
+            return Reply(error=ContextExhaustedError("too long", metadata=metadata))
+        return answer(request)
+
+    model = FunctionModel(reply)
+    result, _ = await ask(model, config=config)
+    assert result.answer == "four"
+    assert len(refused) == 1
+    assert result.metrics.usage.model_calls == len(model.requests) - 1
+    assert any("chunk_size was lowered from 8192" in warning for warning in result.warnings)
