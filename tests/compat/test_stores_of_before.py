@@ -134,6 +134,7 @@ def _code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
             "reasond_server.runs.run_journal.compute_request_digest",
             lambda asked: compute_texts_digest("other", compute_request_digest(asked)),
         )
+        monkeypatch.setattr("reasond_server.runs.run_journal.compute_older_digest", compute_request_digest)
 
 
 @pytest.mark.usefixtures("_code")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.executions import NotResumableError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+    from reasond_server.types import Json
 
 VERSION = 1
 
@@ -32,6 +33,7 @@ class RecordedCall:
 
     The last event is `Finished`, or `error` is set, or the work closed the call after the last event. `is_clamped`
     says that the budget had shortened a call of the run by then. `lost_tokens` as in `MeteredModel`, of this call.
+    `settings` are those of `read_settings`; empty if the call was recorded before they were.
     """
 
     events: Sequence[ModelEvent]
@@ -39,6 +41,7 @@ class RecordedCall:
     error: ReasondError | None = None
     is_clamped: bool = False
     lost_tokens: int = 0
+    settings: Json = field(default_factory=dict)
 
 
 class AnswerParts:
@@ -84,6 +87,8 @@ def encode_call(call: RecordedCall) -> str:
         row["clamped"] = True
     if call.lost_tokens:
         row["lost"] = call.lost_tokens
+    if call.settings:
+        row["with"] = call.settings
     return _write_row(row)
 
 
@@ -100,6 +105,7 @@ def decode_call(body: str) -> RecordedCall:
         error=read_error(row["error"]) if "error" in row else None,
         is_clamped=row.get("clamped", False),
         lost_tokens=row.get("lost", 0),
+        settings=row.get("with", {}),
     )
 
 
@@ -129,19 +135,38 @@ def decode_count(body: str) -> int | None:
 
 
 def compute_request_digest(request: ChatRequest) -> str:
-    """Return a digest that is equal only for equal requests; the remaining time is not part of it."""
+    """Return a digest that is equal only for requests that ask the model the same in words.
+
+    `read_settings` has the rest: a release may choose other bounds, and what was paid is not paid again for that.
+    """
+    return _digest_request(request)
+
+
+def compute_older_digest(request: ChatRequest) -> str:
+    """Return the digest that logs had before words alone decided; it is equal only for equal requests."""
+    return _digest_request(request, **read_settings(request))
+
+
+def _digest_request(request: ChatRequest, **settings: object) -> str:
     rest = {
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "stop": [*request.stop],
+        **settings,
         "tools": [asdict(tool) for tool in request.tools],
         "tool_choice": request.tool_choice,
         "json_schema": request.json_schema,
-        "seed": request.seed,
-        "top_p": request.top_p,
         "label": request.label,
     }
     return compute_texts_digest(*_list_texts(request.messages), json.dumps(rest, sort_keys=True, default=dict))
+
+
+def read_settings(request: ChatRequest) -> dict[str, Any]:
+    """Return the parameters that are no words, as they are recorded with a call."""
+    return {
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop": [*request.stop],
+        "seed": request.seed,
+    }
 
 
 def compute_messages_digest(messages: Sequence[Message]) -> str:

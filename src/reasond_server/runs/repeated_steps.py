@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.errors.base import show
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 _CHANGED: Final = (
     "The server went down after {steps} steps, and the one that went on did not do the same again, because its code or "
     "configuration is another: those steps stand as they were, later ones and the result were worked out anew."
+)
+
+_OTHER_SETTINGS: Final = (
+    "The server went down and its configuration or release is another: answers that were paid before were used again, "
+    "though such calls have other parameters now ({settings})."
 )
 
 _log = logging.getLogger("reasond.executions")
@@ -49,7 +56,11 @@ class RepeatedSteps:
 
     def list_changes(self, journal: RunJournal | None, *, execution_id: str) -> Sequence[str]:
         """Return warnings for the caller if the run did not repeat its logged steps, or its recorded calls."""
-        if not self._has_diverged and (journal is None or not journal.has_diverged):
-            return ()
-        _log.warning("work did not repeat its steps", extra={"execution_id": execution_id})
-        return (_CHANGED.format(steps=len(self._known)),)
+        told: list[str] = []
+        if self._has_diverged or (journal is not None and journal.has_diverged):
+            _log.warning("work did not repeat its steps", extra={"execution_id": execution_id})
+            told.append(_CHANGED.format(steps=len(self._known)))
+        if journal is not None and journal.other_settings:
+            changes = (f"{name} {show(was)}, now {show(now)}" for name, (was, now) in journal.other_settings.items())
+            told.append(_OTHER_SETTINGS.format(settings="; ".join(changes)))
+        return tuple(told)

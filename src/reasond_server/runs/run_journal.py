@@ -19,11 +19,13 @@ from reasond_server.runs.recorded_calls import (
     AnswerParts,
     RecordedCall,
     compute_messages_digest,
+    compute_older_digest,
     compute_request_digest,
     decode_call,
     decode_count,
     encode_call,
     encode_count,
+    read_settings,
     read_usage,
 )
 from reasond_server.types import NOTHING, Usage
@@ -78,6 +80,7 @@ class RunJournal:
         recalled: how many calls and effects were replayed from the records.
         spent: the usage of the recorded calls that this life has not repeated yet.
         has_diverged: the run does not repeat what it did before: its code or configuration has changed.
+        other_settings: parameters of replayed calls that are others now: by name the recorded value and today's.
     """
 
     def __init__(self, *, records: Sequence[Record] = (), write: Callable[[Record], None], sink: RecordSink) -> None:
@@ -99,6 +102,7 @@ class RunJournal:
         self.recalled = 0
         self.spent = sum_spent(records)
         self.has_diverged = False
+        self.other_settings: dict[str, tuple[object, object]] = {}
 
     @property
     def has_unclaimed_effects(self) -> bool:
@@ -135,6 +139,20 @@ class RunJournal:
     def take(self, key: str) -> str | None:
         """Remove and return the body of the record with `key`, or None; each key is needed only once."""
         return self._kept.pop(key, None)
+
+    def take_call(self, key: str, request: ChatRequest) -> RecordedCall | None:
+        """Remove and return the model call with `key`, or the one that an older release recorded for the `request`."""
+        if not self._kept:
+            return None
+        older = self.next_key(_MODEL, compute_older_digest(request))
+        kept = self.take(key) or self.take(older)
+        if kept is None:
+            return None
+        call, now = decode_call(kept), read_settings(request)
+        for name, before in call.settings.items():
+            if before != now.get(name):
+                self.other_settings.setdefault(name, (before, now.get(name)))
+        return call
 
     def recall(self, usage: Usage) -> None:
         """Count a replay of a record; from now on the run itself accounts for its `usage`."""
@@ -221,8 +239,8 @@ class JournaledModel(WrappedModel[MeteredModel]):
             ReasondError: the error that the model raises, or that was recorded.
         """
         key = self._journal.next_key(_MODEL, compute_request_digest(request))
-        kept = self._journal.take(key)
-        events = self._call(request, key) if kept is None else self._recall(request, decode_call(kept))
+        kept = self._journal.take_call(key, request)
+        events = self._call(request, key) if kept is None else self._recall(request, kept)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -245,19 +263,19 @@ class JournaledModel(WrappedModel[MeteredModel]):
                 # the call is complete only if its whole answer had arrived; then a resumed run must not pay again.
                 is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
                 if is_enough or finished is not None:
-                    self._journal.note(key, self._body(heard))
+                    self._journal.note(key, self._body(request, heard))
                 raise
             except ReasondError as error:
                 # In a run that is being stopped, the stop itself may have caused the error.
                 if not self._journal.is_closing:
-                    await self._journal.keep(key, self._body(heard, error))
+                    await self._journal.keep(key, self._body(request, heard, error))
                 raise
             if finished is not None:
-                await self._journal.keep(key, self._body(heard))
+                await self._journal.keep(key, self._body(request, heard))
         if finished is not None:
             yield finished
 
-    def _body(self, heard: AnswerParts, error: ReasondError | None = None) -> str:
+    def _body(self, request: ChatRequest, heard: AnswerParts, error: ReasondError | None = None) -> str:
         return encode_call(
             RecordedCall(
                 events=heard.join(),
@@ -265,6 +283,7 @@ class JournaledModel(WrappedModel[MeteredModel]):
                 error=error,
                 is_clamped=self._model.is_clamped,
                 lost_tokens=self._model.last_lost_tokens,
+                settings=read_settings(request),
             )
         )
 

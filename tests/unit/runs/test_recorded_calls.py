@@ -14,11 +14,13 @@ from reasond_server.runs.recorded_calls import (
     RecordedCall,
     ReplayError,
     compute_messages_digest,
+    compute_older_digest,
     compute_request_digest,
     decode_call,
     decode_count,
     encode_call,
     encode_count,
+    read_settings,
     read_usage,
 )
 from reasond_server.types import ToolCall, Usage, UsageSource
@@ -88,10 +90,6 @@ def test_joined_pieces_say_the_same_in_the_same_order(events: list[Text | Reason
 @pytest.mark.parametrize(
     "other",
     [
-        replace(REQUEST, max_tokens=11),
-        replace(REQUEST, temperature=0.1),
-        replace(REQUEST, stop=["x"]),
-        replace(REQUEST, seed=1),
         replace(REQUEST, label="sample 1"),
         replace(REQUEST, tool_choice="none"),
         replace(REQUEST, json_schema={"type": "object"}),
@@ -107,12 +105,30 @@ def test_joined_pieces_say_the_same_in_the_same_order(events: list[Text | Reason
         ),
     ],
 )
-def test_whatever_a_model_is_asked_differently_has_another_digest(other: ChatRequest) -> None:
+def test_whatever_a_model_is_asked_in_other_words_has_another_digest(other: ChatRequest) -> None:
     assert compute_request_digest(other) != compute_request_digest(REQUEST)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(REQUEST, max_tokens=11),
+        replace(REQUEST, temperature=0.1),
+        replace(REQUEST, top_p=0.1),
+        replace(REQUEST, stop=["x"]),
+        replace(REQUEST, seed=1),
+    ],
+)
+def test_parameters_that_are_no_words_are_told_beside_the_digest(other: ChatRequest) -> None:
+    assert compute_request_digest(other) == compute_request_digest(REQUEST)
+    assert compute_older_digest(other) != compute_older_digest(REQUEST)
+    assert read_settings(other) != read_settings(REQUEST)
+
+
 def test_the_time_that_is_left_is_no_part_of_a_request() -> None:
-    assert compute_request_digest(replace(REQUEST, time_left_s=3.0)) == compute_request_digest(REQUEST)
+    later = replace(REQUEST, time_left_s=3.0)
+    assert compute_request_digest(later) == compute_request_digest(REQUEST)
+    assert compute_older_digest(later) == compute_older_digest(REQUEST)
     assert compute_messages_digest(REQUEST.messages) == compute_messages_digest(tuple(REQUEST.messages))
 
 

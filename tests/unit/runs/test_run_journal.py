@@ -20,6 +20,7 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent,
 from reasond_server.reasoning.run_tools import JournaledToolbox
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.recorded_calls import compute_texts_digest
+from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, ToolResult, Usage
@@ -431,3 +432,29 @@ def test_no_two_alike_calls_have_one_key_and_the_same_askings_get_the_same_keys_
         for each in counted
         for number in range(1, counted[each] + 1)
     }
+
+
+async def test_a_call_with_other_bounds_but_the_same_words_is_not_paid_again_and_told() -> None:
+    memory = Memory()
+    model, _ = wrap("one two three", journal=memory.journal())
+    told = text_of(await hear_all(model, request(max_tokens=5151)))
+    journal = memory.journal(memory.records)
+    again, _ = wrap(journal=journal)
+    asked = replace(request(max_tokens=5061), temperature=0.2, stop=["</answer>"], seed=7, top_p=0.5)
+    assert text_of(await hear_all(again, asked)) == told
+    (warning,) = RepeatedSteps().list_changes(journal, execution_id="x")
+    assert "max_tokens 5151, now 5061; temperature 0.7, now 0.2; top_p None, now 0.5" in warning
+
+
+async def test_a_call_that_an_older_release_recorded_by_its_bounds_too_is_answered_while_they_are_the_same() -> None:
+    # As written before words alone decided: the digest of the whole request, and a body without parameters.
+    digest = "a974ce15996e05f50ace93ff2386397e"
+    usage = '{"input_tokens":9,"output_tokens":1,"model_calls":1,"source":"reported"}'
+    body = f'{{"v":1,"events":[["text","old"],["finished","stop",null,[],{usage},false]],"usage":{usage}}}'
+    memory = Memory()
+    records = [Record(key=f"model:{digest}:{number}", body=body.replace("old", f"old {number}")) for number in (1, 2)]
+    journal = memory.journal(records)
+    model, _ = wrap("new", "newer", journal=journal)
+    told = [text_of(await hear_all(model, request(max_tokens=bound))) for bound in (5151, 5061, 5151, 5151)]
+    assert told == ["old 1", "new", "old 2", "newer"]
+    assert journal.other_settings == {}
