@@ -13,10 +13,12 @@ from reasond_server.config import Settings
 from reasond_server.errors.base import ReasondError
 from reasond_server.http_api.params import read_params
 from reasond_server.protocols.chat.chat_params import ChatParams, read_chat
-from reasond_server.protocols.chat.openai_endpoint import describe_error
 from reasond_server.protocols.model_catalogue import ModelCatalogue
+from reasond_server.protocols.openai_errors import describe_error
 from reasond_server.requests.task_checks import check_task
 from reasond_server.testing import FunctionModel
+from reasond_server.types import Task
+from reasond_server.types.turns import TurnReentry
 
 ROLES = st.sampled_from(["system", "developer", "user", "assistant", "tool", "robot"])
 ANYTHING = st.recursive(
@@ -48,10 +50,13 @@ def catalogue() -> ModelCatalogue:
 def test_a_body_becomes_a_task_or_is_refused(body: dict[str, Any]) -> None:
     try:
         asked = read_chat(read_params(ChatParams, body), catalogue())
-        check_task(asked.task, request_id=asked.request_id)
+        source = asked.instead or asked.source
+        if isinstance(source, Task):
+            check_task(source, request_id=asked.request_id)
     except ReasondError as error:
         found = describe_error(error, "call-1")
         assert found["status"] in {400, 404}
         assert len(found["body"]) < 20_000
     else:
-        assert asked.task.query.strip()
+        assert not isinstance(source, TurnReentry)
+        assert (source.query if isinstance(source, Task) else source.message).strip()

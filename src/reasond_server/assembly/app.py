@@ -45,7 +45,7 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.page_gate import PageGate
 from reasond_server.llm.traced_model import trace_model
-from reasond_server.protocols.chat.openai_endpoint import OPENAI_ROOT
+from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats

@@ -20,7 +20,7 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
-from reasond_server.protocols.chat.openai_endpoint import OPENAI, OPENAI_PATHS
+from reasond_server.protocols.openai_endpoint import OPENAI, OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED

@@ -72,7 +72,8 @@ class StoreSettings(Section):
         ge=0,
         le=3600,
         description="Seconds that a recovered run waits for somebody to follow it again, unless it is kept running; "
-        "also one that was left by a unary call with a request id, if its calls are not kept.",
+        "also one whose client left a stream of /v1/responses, and one that a unary call with a request id left if its "
+        "calls are not kept.",
     )
     synchronous: Literal["normal", "full"] = Field(
         default="normal",

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json, to_json
 
-from reasond_server.dialects.client_schemas import drop_nulls
-from reasond_server.errors.base import Violation, show
 from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
-from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
-from reasond_server.types.turns import ClientTool, TurnReentry
+from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
+from reasond_server.types.turns import TurnReentry
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.types import Image
     from reasond_server.types.turns import PendingCall
 
 BETWEEN: Final = "\n\n"
@@ -158,24 +157,6 @@ def find_reentry(results: Sequence[ToolResult]) -> TurnReentry | None:
         if match is not None
     ]
     return TurnReentry(turn_id=turn_id, etag=etag, results=tuple(settled))
-
-
-def read_image(field: str, url: object) -> Image | Violation:
-    """Return the image in a data: URL; no others are fetched."""
-    scheme, _, content = str(url).partition(",")
-    media_type, _, encoding = scheme.removeprefix("data:").partition(";")
-    if scheme.startswith("data:") and encoding == "base64":
-        return Image(media_type=media_type, base64=content)
-    text = f"must be a data: URL in base64, because no images are fetched here; got {show(url)}"
-    return Violation(field=field, description=text)
-
-
-def build_tool(name: object, description: object, schema: object) -> ClientTool:
-    """Return a tool that a client offers; the turn checks its parts."""
-    parameters = drop_nulls(schema) or {"type": "object", "properties": {}}
-    return ClientTool(
-        name=str(name or ""), description=str(description or ""), parameters_json=to_json(parameters).decode()
-    )
 
 
 def _to_json_text(text: str) -> str:

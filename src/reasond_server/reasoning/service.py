@@ -182,13 +182,15 @@ class ReasoningService:
 
         A known request id starts nothing: its execution is followed from the first event. Closing the iterator cancels
         the run, unless it has another subscriber or `keep_running` is set. With `may_return` the open model calls are
-        completed and recorded first, so that who comes back with the request id pays for none of them twice.
+        completed and recorded first, and the run waits `reattach_s` seconds, so that who comes back pays for none of
+        them twice.
         """
         options = _StartOptions(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
         execution = await self._start_once(caller, task, options)
         run = self.runner.find_live(execution.execution_id)
         if may_return and run is not None:
             run.subscribers.finishes_open_calls = True
+            run.subscribers.grace_s = run.subscribers.patience_s
         events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:

@@ -55,6 +55,7 @@ class Subscribers:
             calls are recorded, so that a retry of the request pays for none of them twice.
         held: text of the step in progress that waits until the steps before it are committed.
         patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
+        grace_s: how many seconds one with a `journal` waits, once its open calls have ended.
     """
 
     log: RunLog
@@ -66,6 +67,7 @@ class Subscribers:
 
     def __post_init__(self) -> None:
         self.patience_s = 0.0
+        self.grace_s = 0.0
         # Whether each counts. A dict keeps the order of arrival, so that a simulation can be repeated.
         self._all: dict[Subscriber, bool] = {}
         self._has_readers = False
@@ -173,7 +175,7 @@ class Subscribers:
 
     def _give_up_soon(self) -> None:
         if self.on_unwanted is not None:
-            self._timer = asyncio.get_running_loop().call_later(_RETURN_S, self.on_unwanted)
+            self._timer = asyncio.get_running_loop().call_later(max(_RETURN_S, self.grace_s), self.on_unwanted)
 
 
 class Work(Protocol):

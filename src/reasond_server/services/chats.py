@@ -6,9 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.http_api.http_calls import Method, Methods, Streaming
+from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
-from reasond_server.protocols.chat.openai_endpoint import (
+from reasond_server.protocols.model_catalogue import ModelCatalogue
+from reasond_server.protocols.openai_endpoint import (
     CHAT_METHOD,
     COUNT_METHOD,
     MODELS_METHOD,
@@ -17,8 +19,6 @@ from reasond_server.protocols.chat.openai_endpoint import (
     RESPONSES_METHOD,
     OpenAiEndpoint,
 )
-from reasond_server.protocols.chat.turn_chats import TurnChats
-from reasond_server.protocols.model_catalogue import ModelCatalogue
 from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
 from reasond_server.protocols.responses.response_service import Responses
 from reasond_server.services.executions import DECLARATION as EXECUTIONS
@@ -61,8 +61,8 @@ def serve_chats(
         SettingsError: a model of the operator cannot work.
     """
     catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
-    chats = TurnChats(service=turns, catalogue=catalogue, operation=TURNS.operation("RunTurn"))
-    completions = Completions(service=service, turns=chats, catalogue=catalogue, now=now)
+    runs = AskedRuns(reasoning=service, turns=turns, turn_operation=TURNS.operation("RunTurn"))
+    completions = Completions(service=service, runs=runs, catalogue=catalogue, now=now)
     chat = Method(
         operation=DECLARATION.operation("Reason"),
         params=ChatParams,
@@ -71,12 +71,7 @@ def serve_chats(
     )
     models = Method(operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=completions.list_models)
     responses = Responses(
-        reasoning=service,
-        turns=turns,
-        desk=desk,
-        store=service.store,
-        catalogue=catalogue,
-        turn_operation=TURNS.operation("RunTurn"),
+        runs=runs, desk=desk, store=service.store, catalogue=catalogue, counter=service.kind.models.own.counter
     )
     own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses)}
     return partial(OpenAiEndpoint, Methods([own]))

@@ -21,7 +21,6 @@ ROWS: Final = [json.loads(line) for line in (Path(__file__).parent / "shapes.jso
 REFUSED: Final = {
     "chat audio": "modalities",
     "chat audio in": "messages.0.content.0",
-    "chat file": "messages.0.content.0",
     "chat functions": "functions",
     "chat image": "messages",
     "chat logprobs": "logprobs",

@@ -22,10 +22,6 @@ _FINISHES: Final = {
     FinishReason.ANSWERED_UNTAGGED: "stop",
     FinishReason.CONTENT_FILTERED: "content_filter",
 }
-BETWEEN: Final = "\n\n"
-"""What stands between the texts of two steps."""
-HEARTBEAT: Final = b": heartbeat\n\n"
-DONE: Final = frame_event(b"[DONE]")
 
 
 class ChunkFrames:

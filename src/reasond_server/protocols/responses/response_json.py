@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
 from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.protocols.openai_errors import map_code
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
@@ -53,15 +54,6 @@ _STATUSES: Final = {
     FinishReason.FAILED: "failed",
     FinishReason.EXPIRED: "failed",
 }
-_CODES: Final = {
-    "TOKEN_BUDGET_EXHAUSTED": "insufficient_quota",
-    "CONTEXT_EXHAUSTED": "context_length_exceeded",
-    "ANSWER_INVALID": "invalid_prompt",
-    "INVALID_CONFIG": "invalid_prompt",
-    "INVALID_REQUEST": "invalid_prompt",
-    "RATE_LIMITED": "rate_limit_exceeded",
-    "MODEL_RATE_LIMITED": "rate_limit_exceeded",
-}
 
 
 @value
@@ -100,11 +92,6 @@ def parse_item_id(item_id: str) -> tuple[ResponseRef, int] | None:
     """Return the response of an item, and its place in the output; None if it is no item of this server."""
     match = _ITEM_ID.match(item_id)
     return None if match is None else (parse_response_id(f"resp_{match['execution']}"), int(match["place"]))
-
-
-def map_code(reason: str) -> str:
-    """Return the error code by which clients decide whether to send a request again."""
-    return _CODES.get(reason, "server_error")
 
 
 def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int) -> dict[str, Any]:

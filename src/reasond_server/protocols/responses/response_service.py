@@ -13,44 +13,36 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import InternalError, ReasondError, Violation, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.http_api.event_frames import frame_event
-from reasond_server.protocols.conversations import ConversationBuilder, find_question, find_reentry
-from reasond_server.protocols.model_catalogue import narrow
+from reasond_server.protocols.conversations import ConversationBuilder
+from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
+from reasond_server.protocols.openai_requests import plan
 from reasond_server.protocols.responses.recall import read_echo, recall, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
-from reasond_server.protocols.responses.response_params import (
-    list_sampling,
-    read_items,
-    read_schema,
-    read_tools,
-)
-from reasond_server.protocols.turn_legs import follow_leg
-from reasond_server.types import NO_BUDGET, Budget, Heartbeat, Task
-from reasond_server.types.turns import Reentered, TurnReentry, TurnStart, TurnStarted
+from reasond_server.protocols.responses.response_params import read_items, read_wish
+from reasond_server.types import Heartbeat, Task
+from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.access.permissions import Operation
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.http_api.http_calls import Cursor
-    from reasond_server.protocols.conversations import Dialogue, Question
-    from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.llm.model import TokenCounter
+    from reasond_server.protocols.asked_runs import AskedRuns
+    from reasond_server.protocols.conversations import Dialogue
+    from reasond_server.protocols.model_catalogue import ModelCatalogue
+    from reasond_server.protocols.openai_requests import Asked
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
-    from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import HistoryMessage, Principal, StreamEvent
 
-DONE: Final = frame_event(b"[DONE]")
-HEARTBEAT: Final = b": heartbeat\n\n"
 _ATTACH: Final = "attach-"
 """The beginning of request ids that are made here; those of clients stand for their execution for good."""
 _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
@@ -60,34 +52,29 @@ _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the 
 class _Asked:
     """What a request asks for, and what the response tells of it."""
 
-    source: Task | TurnStart | TurnReentry
-    request_id: str
+    asked: Asked
     echo: Mapping[str, Any]
     is_background: bool = False
-    is_kept: bool = True
-    instead: TurnStart | None = None
+    is_streamed: bool = False
 
 
 class Responses:
-    """Answers requests of this interface. `desk` finds executions of every kind; turns need `turn_operation`."""
+    """Answers requests of this interface. `desk` finds executions of every kind, `counter` counts tokens of input."""
 
     def __init__(
         self,
         *,
-        reasoning: ReasoningService,
-        turns: TurnService,
+        runs: AskedRuns,
         desk: ExecutionDesk,
         store: ExecutionStore,
         catalogue: ModelCatalogue,
-        turn_operation: Operation,
+        counter: TokenCounter,
     ) -> None:
-        self._reasoning = reasoning
-        self._turns = turns
+        self._runs = runs
         self._desk = desk
         self._store = store
         self._catalogue = catalogue
-        self._turn_operation = turn_operation
-        self._deletions = set[asyncio.Task[None]]()
+        self._counter = counter
 
     async def create(self, caller: Principal, params: ResponseParams) -> dict[str, Any]:
         """Work on a request to its end, and return the response; in the background only begin.
@@ -108,7 +95,7 @@ class Responses:
         if writer is None or writer.response is None:
             raise InternalError("an execution left without an event")
         if writer.has_ended:
-            await self._deliver(caller, writer.response, asked)
+            await self._deliver(caller, writer.response, asked.asked.request_id)
         return writer.response
 
     async def stream(
@@ -132,7 +119,7 @@ class Responses:
                     yield frames
                 if writer.has_ended and writer.response is not None:
                     # Whoever closes the stream from here on has everything.
-                    await asyncio.shield(self._deliver(caller, writer.response, asked))
+                    await asyncio.shield(self._deliver(caller, writer.response, asked.asked.request_id))
                     yield DONE
                     break
 
@@ -151,14 +138,15 @@ class Responses:
         """Yield the frames of a response above the number `starting_after`, also future ones. Raises as `get`."""
         ref, log = await self._find(caller, params.response_id)
         writer, after = ResponseWriter(ref, recall_echo(ref, log)), params.starting_after
-        observation = await self._desk.observe(caller, ref.execution_id, after_sequence=ref.after)
-        async with aclosing(observation.events) as events:
+        # Whoever reads goes on for a client that has left, and leaves like one.
+        async with aclosing(self._desk.resume(caller, ref.execution_id, after_sequence=ref.after)) as events:
             async for event in events:
                 if isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
                 elif frames := _frame(writer, event, after=after):
                     yield frames
-                if writer.has_ended:
+                if writer.has_ended and writer.response is not None:
+                    await asyncio.shield(self._deliver(caller, writer.response, log.execution.request_id))
                     break
         yield DONE
 
@@ -202,16 +190,13 @@ class Responses:
         """
         asked = await self._read(caller, params)
         text = to_json(asked.echo.get("tools", [])).decode() if asked.echo.get("tools") else ""
-        source = asked.instead if isinstance(asked.source, TurnReentry) else asked.source
-        if source is not None:
+        source = asked.asked.instead or asked.asked.source
+        if not isinstance(source, TurnReentry):
             query = source.query if isinstance(source, Task) else source.message
             said = [each for message in source.history for each in message.list_texts()]
             text = "\n".join((text, source.system, query, *said))
-        counter = self._reasoning.kind.models.own.counter
-        return {
-            "object": "response.input_tokens",
-            "input_tokens": await asyncio.to_thread(counter.count_text, text),
-        }
+        tokens = await asyncio.to_thread(self._counter.count_text, text)
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
     async def _find(self, caller: Principal, response_id: str) -> tuple[ResponseRef, ExecutionLog]:
         ref = parse_response_id(response_id)
@@ -226,64 +211,23 @@ class Responses:
         Raises:
             ReasondError: the request is refused.
         """
-        preset, warnings = self._catalogue.find(params.model), list[str]()
-        conversation, question = await self._read_conversation(caller, params, warnings)
-        tools, choice, found = read_tools(params)
-        warnings += found
-        schema = read_schema(params.text)
-        reentry = find_reentry(question.results)
-        is_turn = bool(tools) or reentry is not None
-        if is_turn:
-            require_permission(caller, self._turn_operation)
-        config, unused = self._choose_config(params, preset, is_turn=is_turn)
-        warnings += unused
-        echo = params.echo(warnings)
-        budget = narrow(_read_budget(params), preset.budget)
-        own = params.reasond
-        shared: dict[str, Any] = {
-            "system": conversation.system,
-            "history": question.history,
-            "images": question.images,
-            "budget": budget,
-            "material": own.material,
-            "echo_json": to_json(echo).decode(),
-        }
-        source: Task | TurnStart
-        if is_turn:
-            source = TurnStart(
-                message=question.query,
-                client_tools=tuple(tools),
-                tool_choice="" if choice == "auto" else choice,
-                parallel_tool_calls=params.parallel_tool_calls is not False,
-                answer_schema_json="" if schema is None else to_json(schema).decode(),
-                temperature=params.temperature,
-                seed=params.seed,
-                uses_server_tools=preset.server_tools,
-                **shared,
-            )
-        else:
-            source = Task(
-                query=question.query,
-                strategy=preset.strategy,
-                config=config,
-                agent=preset.agent or own.agent,
-                model=own.model,
-                answer_schema=schema,
-                **shared,
-            )
+        warnings = list(params.warnings)
+        dialogue = await self._read_dialogue(caller, params, warnings)
+        asked = plan(read_wish(params, dialogue), self._catalogue)
+        echo = params.echo((*warnings, *asked.warnings))
         return _Asked(
-            source=source if reentry is None else replace(reentry, echo_json=shared["echo_json"]),
-            request_id=own.request_id or await self._find_attach_id(caller, params),
+            asked=replace(
+                asked,
+                source=replace(asked.source, echo_json=to_json(echo).decode()),
+                request_id=params.reasond.request_id or await self._find_attach_id(caller, params),
+            ),
             echo=echo,
             is_background=params.background is True,
-            is_kept=params.store is not False,
-            instead=source if reentry is not None and isinstance(source, TurnStart) else None,
+            is_streamed=params.stream is True,
         )
 
-    async def _read_conversation(
-        self, caller: Principal, params: ResponseParams, warnings: list[str]
-    ) -> tuple[Dialogue, Question]:
-        """Return what was said before and now, and what is asked; `warnings` gets what the caller is told of it."""
+    async def _read_dialogue(self, caller: Principal, params: ResponseParams, warnings: list[str]) -> Dialogue:
+        """Return what was said before and now; `warnings` gets what the caller is told of it."""
         if params.conversation is not None:
             raise InvalidRequestError.of(Violation(field="conversation", description=_NO_CONVERSATIONS))
         builder = ConversationBuilder(await self._recall(caller, params.previous_response_id))
@@ -292,12 +236,7 @@ class Responses:
             builder.add_user(params.input)
         else:
             warnings += read_items(await self._resolve(caller, params.input or [], warnings), builder)
-        conversation = builder.build()
-        question = find_question(conversation.said)
-        if question is None:
-            raise InvalidRequestError.of(Violation(field="input", description="must have a message of the user"))
-        warnings += question.warnings
-        return conversation, question
+        return builder.build()
 
     async def _find_attach_id(self, caller: Principal, params: ResponseParams) -> str:
         """Return the request id by which a retry finds the execution; empty for one that must not attach."""
@@ -308,26 +247,6 @@ class Responses:
         # An equal request is under way, or was not delivered: this one is another.
         is_taken = params.is_first and await self._store.find_claim(caller.tenant, name) is not None
         return "" if is_taken else name
-
-    def _choose_config(
-        self, params: ResponseParams, preset: ModelPreset, *, is_turn: bool
-    ) -> tuple[dict[str, Any], list[str]]:
-        """Return the parameters of the strategy, and warnings about sampling values that have no effect."""
-        config = {**params.reasond.config, **preset.config}
-        taken = {"temperature", "seed"} if is_turn else self._catalogue.find_parameters(preset, params.reasond.agent)
-        warnings: list[str] = []
-        for name, each in list_sampling(params).items():
-            if name in preset.config:
-                warnings.append(f"{name} has no effect: the model {params.model!r} fixes it.")
-            elif name not in taken:
-                warnings.append(
-                    f"{name} has no effect: {'a turn' if is_turn else 'the strategy'} has no such parameter."
-                )
-            elif not is_turn:
-                config.setdefault(name, each)
-        if is_turn and preset.strategy is not None:
-            warnings.append("The strategy has no effect: with tools of the client the model answers in a turn.")
-        return config, warnings
 
     async def _resolve(
         self, caller: Principal, items: Sequence[Mapping[str, Any]], warnings: list[str]
@@ -372,25 +291,18 @@ class Responses:
             raise error
         return recall(ref, log)
 
-    def _events(self, caller: Principal, asked: _Asked) -> AsyncGenerator[StreamEvent, None]:
+    def _events(self, caller: Principal, request: _Asked) -> AsyncGenerator[StreamEvent, None]:
         """Return the events of the response."""
-        if not isinstance(asked.source, Task):
-            return follow_leg(self._turns, caller, asked.source, instead=asked.instead, request_id=asked.request_id)
-        return self._reasoning.stream(
-            caller,
-            asked.source,
-            request_id=asked.request_id,
-            keep_running=asked.is_background,
-            may_return=bool(asked.request_id),
-        )
+        may_return = bool(request.asked.request_id) or request.is_streamed
+        return self._runs.follow(caller, request.asked, keep_running=request.is_background, may_return=may_return)
 
-    async def _deliver(self, caller: Principal, response: Mapping[str, Any], asked: _Asked) -> None:
+    async def _deliver(self, caller: Principal, response: Mapping[str, Any], request_id: str) -> None:
         """Note that the client has the whole response: the same request is a new one from now on."""
         execution_id = response["reasond"]["execution_id"]
         with suppress(ReasondError):
-            if asked.request_id.startswith(_ATTACH):
+            if request_id.startswith(_ATTACH):
                 await self._store.release(caller.tenant, execution_id)
-            if not asked.is_kept and response["output"][-1:] and response["output"][-1]["type"] != "function_call":
+            if not response["store"] and response["output"][-1:] and response["output"][-1]["type"] != "function_call":
                 await self._desk.delete(caller, execution_id)
 
 
@@ -417,10 +329,3 @@ def _write_response(ref: ResponseRef, log: ExecutionLog) -> dict[str, Any]:
     if writer.response is None:
         raise ExecutionNotFoundError(f"Response not found: {show(ref.response_id)}")
     return writer.response
-
-
-def _read_budget(params: ResponseParams) -> Budget:
-    own = params.reasond.budget
-    budget = NO_BUDGET if own is None else own.budget()
-    limits = Budget(max_output_tokens=params.max_output_tokens, max_tool_calls=params.max_tool_calls)
-    return budget if limits == NO_BUDGET else narrow(budget, limits)

@@ -237,6 +237,24 @@ async def test_what_is_not_to_be_kept_is_gone_when_it_was_delivered() -> None:
         assert (await site.client.get(f"{RESPONSES}/{response['id']}")).status_code == 404
 
 
+async def test_a_client_that_was_cut_off_reads_on_by_the_id_of_the_response_and_the_run_has_waited_for_it() -> None:
+    gate = asyncio.Event()
+    model = script(Reply(text="Part one.", hold=gate), "6 times 7 is 42.<answer>42</answer>")
+    body = {"model": "reasond/plan_and_solve", "stream": True, "input": QUESTION, "store": False}
+    async with serve_chats(model) as site:
+        async with site.client.stream("POST", RESPONSES, json=body) as cut:
+            async for line in cut.aiter_lines():
+                if line.startswith("data: "):
+                    response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
+                    break
+        gate.set()
+        events = await resume(site, response_id, after=1)
+        assert (await site.client.get(f"{RESPONSES}/{response_id}")).status_code == 404
+
+    assert text_of(events[-1]["response"]) == "42"
+    assert len(model.requests) == 2
+
+
 @pytest.mark.parametrize("tools", [[], [TOOL]])
 async def test_five_cuts_in_one_session_are_one_payment_and_the_next_whole_request_is_a_new_one(
     tools: list[dict[str, Any]],

@@ -152,7 +152,6 @@ async def test_a_key_makes_a_repeated_question_the_same_turn() -> None:
             "tool_choice",
             "name a function that is offered",
         ),
-        ({"tools": [{"type": "retrieval"}]}, "tools.0", "must have the type 'function'"),
         ({"tools": [{"type": "function", "function": {"name": "no blanks"}}]}, "tools.0.function.name", "1-64 of a-z"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
@@ -170,6 +169,19 @@ async def test_what_a_turn_cannot_do_is_refused_by_name(change: dict[str, Any], 
     assert (response.status_code, error["param"]) == (400, param), error
     assert part in error["message"]
     assert not model.requests
+
+
+async def test_a_tool_of_free_text_is_called_as_a_function_and_one_that_others_would_run_is_not_offered() -> None:
+    model = model_of(Reply(tool_calls=(ToolCall(call_id="p0", name="shout", arguments_json='{"input": "Hi"}'),)))
+    tools = [{"type": "custom", "custom": {"name": "shout"}}, {"type": "retrieval"}]
+    async with serve_chats(model) as site:
+        body = (await site.ask(messages=ASKED, tools=tools)).json()
+    (call,) = body["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "shout", "arguments": '{"input": "Hi"}'}
+    assert [tool.name for tool in model.requests[0].tools] == ["shout"]
+    warnings = " ".join(body["reasond"]["warnings"])
+    assert "'shout' is called as a function" in warnings
+    assert "'retrieval' is not supported and is not offered" in warnings
 
 
 async def test_results_that_settle_nothing_here_are_history_of_a_new_turn() -> None:

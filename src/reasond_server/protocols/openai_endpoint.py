@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
-import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError, to_json
 
-from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation
-from reasond_server.errors.model import REFUSED, UNSPENT
+from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
@@ -24,153 +21,15 @@ from reasond_server.http_api.event_frames import frame_event, send_stream
 from reasond_server.http_api.exchange import NO_STORE, RefusalError, find_exchange, find_host, send_answer
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
-from reasond_server.protocols.chat.chat_params import SAMPLING
-from reasond_server.protocols.responses.response_json import map_code
-from reasond_server.protocols.responses.response_service import DONE
+from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping
 
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Call, Gate, Methods
     from reasond_server.telemetry.observers import CallObserver
-
-
-_STATUSES: Final = {
-    "INVALID_ARGUMENT": 400,
-    "FAILED_PRECONDITION": 400,
-    "OUT_OF_RANGE": 400,
-    "UNIMPLEMENTED": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "ALREADY_EXISTS": 409,
-    "ABORTED": 409,
-    "RESOURCE_EXHAUSTED": 429,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
-}
-_FAULT: Final = 500
-_TOOL: Final = re.compile(r"client_tools\[(?P<place>\d+)\]\.(?P<name>\w+)")
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES_OF_REFUSALS: Final = {404: "METHOD_NOT_FOUND", 405: "METHOD_NOT_FOUND", 503: "OVERLOADED"}
-# The names of fields in the core, where this interface has others.
-_PARAMETERS: Final = {
-    "query": "messages",
-    "message": "messages",
-    "results": "messages",
-    "system": "messages",
-    "history": "messages",
-    "images": "messages",
-    "answer_schema": "response_format.json_schema.schema",
-    "material": "reasond.material",
-    "request_id": "reasond.request_id",
-    "budget.max_output_tokens": "max_completion_tokens",
-    "client_tools": "tools",
-}
-_RESPONSE_PARAMETERS: Final = {
-    **dict.fromkeys(("query", "message", "results", "history", "images", "system"), "input"),
-    "answer_schema": "text.format.schema",
-    "answer_schema_json": "text.format.schema",
-    "material": "reasond.material",
-    "request_id": "reasond.request_id",
-    "budget.max_output_tokens": "max_output_tokens",
-    "client_tools": "tools",
-}
-_NOT_FOUND: Final = {
-    "EXECUTION_NOT_FOUND": "previous_response_not_found",
-    "CURSOR_EXPIRED": "previous_response_not_found",
-    "STRATEGY_NOT_FOUND": "model_not_found",
-}
-
-
-def describe_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return `error` as {status, headers, body}; `body` is the JSON of OpenAI's error object.
-
-    `code` is our reason and `param` the first wrong field. A fault of the server has only its request id.
-    """
-    reason = error.declaration
-    is_internal = reason.name == "INTERNAL"
-    status = _STATUSES.get(reason.grpc_status, _FAULT)
-    if reason.is_fault and status < _FAULT:
-        status = _FAULT
-    more: dict[str, Any] = {"request_id": call_id}
-    if error.execution_id:
-        more["execution_id"] = error.execution_id
-    violations = (
-        [] if is_internal else [(_map_field_name(one.field, reason.name), one.description) for one in error.violations]
-    )
-    if violations:
-        more["violations"] = [{"param": param, "message": description} for param, description in violations]
-    content = _build_content(
-        INTERNAL_MESSAGE if is_internal else error.full_message,
-        status=status,
-        code=reason.name,
-        param=violations[0][0] if violations else None,
-    )
-    # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
-    may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
-    headers = [(b"x-should-retry", b"true" if may_help and status >= _STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
-    if error.retry_after_s is not None:
-        wait_s = max(0.0, error.retry_after_s)
-        headers += [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % round(wait_s * 1000))]
-    if status == _STATUSES["UNAUTHENTICATED"]:
-        headers.append((b"www-authenticate", b"Bearer"))
-    return {"status": status, "headers": headers, "body": to_json({"error": content | {"reasond": more}})}
-
-
-def describe_response_error(
-    error: ReasondError, call_id: str, partial: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return `error` as `describe_error` does, with the codes that clients of Responses know.
-
-    What cannot work is 400, because these clients send any other 4xx again.
-    """
-    told = describe_error(error, call_id, partial)
-    reason = error.declaration.name
-    code = _NOT_FOUND.get(reason) or map_code(reason)
-    content = from_json(told["body"])["error"]
-    content["code"] = reason if code == "server_error" else code
-    if content["param"] is not None and reason != "INTERNAL":
-        content["param"] = _map_response_field(error.violations[0].field, reason)
-        for one, violation in zip(content["reasond"]["violations"], error.violations, strict=False):
-            one["param"] = _map_response_field(violation.field, reason)
-    content["reasond"]["reason"] = reason
-    status = 400 if told["status"] == _STATUSES["NOT_FOUND"] and reason in _NOT_FOUND else told["status"]
-    return {**told, "status": status, "body": to_json({"error": content}), "is_chat": False}
-
-
-def _map_response_field(field: str, reason: str) -> str:
-    if (tool := _TOOL.match(field)) is not None:
-        return f"tools.{tool['place']}.{tool['name'].removesuffix('_json')}"
-    return _RESPONSE_PARAMETERS.get(field.partition("[")[0]) or _map_field_name(field, reason)
-
-
-def describe_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
-    """Return the body and the headers for a request that was rejected before any method was called."""
-    code = _CODES_OF_REFUSALS.get(refusal.status, "INVALID_REQUEST")
-    content = _build_content(refusal.message, status=refusal.status, code=code, param=None)
-    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
-    return to_json({"error": content | {"reasond": {"request_id": call_id}}}), headers
-
-
-def _build_content(message: str, *, status: int, code: str, param: str | None) -> dict[str, Any]:
-    kind = _TYPES.get(status, "server_error" if status >= _FAULT else "invalid_request_error")
-    return {"message": message, "type": kind, "param": param, "code": code}
-
-
-def _map_field_name(field: str, reason: str) -> str:
-    """Return the name of a wrong field in this interface."""
-    if (tool := _TOOL.match(field)) is not None:
-        return f"tools.{tool['place']}.function.{tool['name'].removesuffix('_json')}"
-    if (known := _PARAMETERS.get(field.partition("[")[0])) is not None:
-        return known
-    if field.startswith("budget."):
-        return f"reasond.{field}"
-    if reason == "INVALID_CONFIG" and field not in SAMPLING:
-        return f"reasond.config.{field}"
-    return field
 
 
 OPENAI_ROOT: Final = "/v1/"
@@ -199,6 +58,9 @@ OPENAI: Final = Dialect(
 OPENAI_CREATING: Final = Dialect(
     transport=OPENAI.transport, describe=describe_response_error, missing_hint=OPENAI.missing_hint
 )
+DONE: Final = frame_event(b"[DONE]")
+"""The last frame of every stream."""
+HEARTBEAT: Final = b": heartbeat\n\n"
 _SESSION_HEADERS: Final = (
     b"idempotency-key",
     b"x-client-request-id",
@@ -375,15 +237,7 @@ async def _continue(call: Call, first: bytes, chunks: AsyncGenerator[bytes, None
         # A response that failed has told so in its last event.
         if chunk == DONE:
             return
-        content = from_json(described["body"])["error"]
-        is_chat = described.get("is_chat", True)
-        yield (
-            frame_event(described["body"])
-            if is_chat
-            else frame_event(
-                to_json({"type": "error", "sequence_number": 0, **content, "error": content}), name="error"
-            )
-        )
+        yield described["frame"]
 
 
 def _encode_answer(answer: Mapping[str, Any], calls: Calls) -> Mapping[str, Any]:

@@ -1,0 +1,113 @@
+"""What the events of an execution say in a chat: reasoning, the answer, or calls of the client's tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.http_api.json_mapping import describe_step
+from reasond_server.protocols.chat.completion_json import map_finish_reason
+from reasond_server.protocols.conversations import BETWEEN, name_call
+from reasond_server.turns.history import TURN
+from reasond_server.types import NOTHING, Iteration, Result, TextDelta
+from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CompletionWriter:
+    """Takes the events of one execution in order.
+
+    Attributes:
+        execution_id: the execution, which the caller sets.
+        texts: the texts of the steps.
+        usage: of a turn that of this leg alone, because clients add up the usage of all answers.
+    """
+
+    def __init__(self) -> None:
+        self.execution_id = ""
+        self.texts: list[str] = []
+        self.usage = NOTHING
+        self._end: Result | TurnResult | None = None
+        self._handoff: HandedOff | None = None
+        self._told_step = -1
+
+    def take(self, event: object) -> str:
+        """Take in an event and return what a reader of the reasoning is told; empty for nothing."""
+        if isinstance(event, TextDelta):
+            self._told_step = event.iteration_index
+            return event.text
+        if isinstance(event, Result):
+            self._end, self.usage = event, event.metrics.usage
+        elif isinstance(event, TurnResult):
+            self._end = event
+        elif isinstance(event, HandedOff):
+            self._handoff = event
+        text = ""
+        if isinstance(event, ModelCallStep):
+            self.usage += event.usage
+            text = event.text.strip() if event.calls else ""
+        elif isinstance(event, Iteration):
+            text = describe_step(event)
+        elif isinstance(event, ToolStep) and event.state is not LedgerState.STARTED:
+            text = f"{event.tool}: {event.state}"
+        if text:
+            self.texts.append(text)
+        if isinstance(event, Iteration | ModelCallStep) and event.index == self._told_step:
+            # Whoever reads the text as it is written does not need it again.
+            return BETWEEN
+        return text + BETWEEN if text else ""
+
+    @property
+    def content(self) -> str:
+        """The answer; where a schema was asked for, the JSON that satisfies it; empty at a hand-off."""
+        if isinstance(self._end, Result):
+            return self._end.answer_json or self._end.answer
+        return "" if self._end is None else self._end.answer
+
+    @property
+    def finish(self) -> str:
+        """OpenAI's finish reason."""
+        return "tool_calls" if self._end is None else map_finish_reason(self._end.finish_reason)
+
+    def list_calls(self) -> list[dict[str, Any]]:
+        """Return the pending calls.
+
+        Raises:
+            InvalidRequestError: a client of OpenAI cannot settle one of them.
+        """
+        if self._handoff is None:
+            return []
+        others = [one for one in self._handoff.calls if one.kind is not CallKind.EXECUTE]
+        if others:
+            kinds = ", ".join(f"{one.call.name} ({one.kind})" for one in others)
+            raise InvalidRequestError(
+                f"The turn {self.execution_id} waits for a decision that this interface cannot give: {kinds}",
+                remedy=f"Decide with `reasond turns resolve {self.execution_id}`, or have the operator take the tool "
+                "out of [turns] needs_approval.",
+            )
+        return [
+            {
+                "id": name_call(self.execution_id, self._handoff.etag, one),
+                "type": "function",
+                "function": {"name": one.call.name, "arguments": one.call.arguments_json},
+            }
+            for one in self._handoff.calls
+        ]
+
+    def describe(self, warnings: Sequence[str]) -> dict[str, Any]:
+        """Return what OpenAI has no place for."""
+        end = self._end
+        strategy: dict[str, Any] = {"strategy": TURN}
+        if isinstance(end, Result):
+            strategy = {"strategy": end.strategy_used, "strategy_source": end.strategy_source.value}
+        return {
+            "execution_id": self.execution_id,
+            **strategy,
+            "finish_reason": end.finish_reason.value if end is not None and end.finish_reason else None,
+            "model": None if end is None else end.model,
+            "model_calls": self.usage.model_calls,
+            "usage_source": self.usage.source.value,
+            "warnings": [*(() if end is None else end.warnings), *warnings],
+        }

@@ -1,0 +1,170 @@
+"""Errors as OpenAI's clients read them: the status, the headers, and the error object with its `code` and `param`.
+
+The wires differ in the names of fields, and in what a client of theirs does with a code: see `ErrorWords`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+
+from reasond_server.errors.base import INTERNAL_MESSAGE
+from reasond_server.errors.model import REFUSED, UNSPENT
+from reasond_server.http_api.event_frames import frame_event
+from reasond_server.protocols.openai_requests import SAMPLING
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.http_api.exchange import RefusalError
+
+_STATUSES: Final = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+_FAULT: Final = 500
+_TOOL: Final = re.compile(r"client_tools\[(?P<place>\d+)\]\.(?P<name>\w+)")
+_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES_OF_REFUSALS: Final = {404: "METHOD_NOT_FOUND", 405: "METHOD_NOT_FOUND", 503: "OVERLOADED"}
+# The codes by which clients of Responses decide whether to send a request again.
+_CODES: Final = {
+    "TOKEN_BUDGET_EXHAUSTED": "insufficient_quota",
+    "CONTEXT_EXHAUSTED": "context_length_exceeded",
+    "ANSWER_INVALID": "invalid_prompt",
+    "INVALID_CONFIG": "invalid_prompt",
+    "INVALID_REQUEST": "invalid_prompt",
+    "RATE_LIMITED": "rate_limit_exceeded",
+    "MODEL_RATE_LIMITED": "rate_limit_exceeded",
+}
+_NOT_FOUND: Final = {
+    "EXECUTION_NOT_FOUND": "previous_response_not_found",
+    "CURSOR_EXPIRED": "previous_response_not_found",
+    "STRATEGY_NOT_FOUND": "model_not_found",
+}
+
+
+@value
+class ErrorWords:
+    """How one wire names what is wrong: `said` is the field of what was said, the others are fields of the core.
+
+    With `has_codes` a code is one that clients of Responses know, and what cannot work is 400, because these clients
+    send any other 4xx again.
+    """
+
+    said: str
+    schema: str
+    bound: str
+    function: str = ""
+    has_codes: bool = False
+
+    def name_field(self, field: str, reason: str) -> str:
+        """Return the name of a wrong field on this wire."""
+        if (tool := _TOOL.match(field)) is not None:
+            return f"tools.{tool['place']}.{self.function}{tool['name'].removesuffix('_json')}"
+        known = {
+            **dict.fromkeys(("query", "message", "results", "system", "history", "images"), self.said),
+            **dict.fromkeys(("answer_schema", "answer_schema_json"), self.schema),
+            **{name: f"reasond.{name}" for name in ("material", "request_id")},
+            "budget.max_output_tokens": self.bound,
+            "client_tools": "tools",
+        }.get(field.partition("[")[0])
+        if known is not None:
+            return known
+        if field.startswith("budget."):
+            return f"reasond.{field}"
+        return f"reasond.config.{field}" if reason == "INVALID_CONFIG" and field not in SAMPLING else field
+
+
+_CHAT: Final = ErrorWords(
+    said="messages", schema="response_format.json_schema.schema", bound="max_completion_tokens", function="function."
+)
+_RESPONSES: Final = ErrorWords(said="input", schema="text.format.schema", bound="max_output_tokens", has_codes=True)
+
+
+def describe_error(
+    error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None = None, *, words: ErrorWords = _CHAT
+) -> dict[str, Any]:
+    """Return `error` as {status, headers, body, frame}: the error object as JSON, and as an event of a stream.
+
+    `code` is our reason, unless the wire has codes, and `param` the first wrong field. A fault of the server has only
+    its request id.
+    """
+    reason = error.declaration
+    is_internal = reason.name == "INTERNAL"
+    status = _STATUSES.get(reason.grpc_status, _FAULT)
+    if reason.is_fault and status < _FAULT:
+        status = _FAULT
+    code = reason.name
+    more: dict[str, Any] = {"request_id": call_id}
+    if words.has_codes:
+        code = _NOT_FOUND.get(code) or _CODES.get(code, code)
+        status = _STATUSES["INVALID_ARGUMENT"] if reason.name in _NOT_FOUND else status
+        more["reason"] = reason.name
+    if error.execution_id:
+        more["execution_id"] = error.execution_id
+    violations = (
+        [] if is_internal else [(words.name_field(one.field, reason.name), one.description) for one in error.violations]
+    )
+    if violations:
+        more["violations"] = [{"param": param, "message": description} for param, description in violations]
+    content = _build_content(
+        INTERNAL_MESSAGE if is_internal else error.full_message,
+        status=status,
+        code=code,
+        param=violations[0][0] if violations else None,
+    )
+    content["reasond"] = more
+    body = to_json({"error": content})
+    event = {"type": "error", "sequence_number": 0, **content, "error": content}
+    frame = frame_event(to_json(event), name="error") if words.has_codes else frame_event(body)
+    return {"status": status, "headers": _write_headers(error, status), "body": body, "frame": frame}
+
+
+describe_response_error: Final = partial(describe_error, words=_RESPONSES)
+"""Describes an error as `describe_error` does, for clients of Responses."""
+
+
+def map_code(reason: str) -> str:
+    """Return the code with which a response fails."""
+    return _CODES.get(reason, "server_error")
+
+
+def _write_headers(error: ReasondError, status: int) -> list[tuple[bytes, bytes]]:
+    # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
+    may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
+    headers = [(b"x-should-retry", b"true" if may_help and status >= _STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
+    if error.retry_after_s is not None:
+        wait_s = max(0.0, error.retry_after_s)
+        headers += [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % round(wait_s * 1000))]
+    if status == _STATUSES["UNAUTHENTICATED"]:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+def describe_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
+    """Return the body and the headers for a request that was rejected before any method was called."""
+    code = _CODES_OF_REFUSALS.get(refusal.status, "INVALID_REQUEST")
+    content = _build_content(refusal.message, status=refusal.status, code=code, param=None)
+    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
+    return to_json({"error": content | {"reasond": {"request_id": call_id}}}), headers
+
+
+def _build_content(message: str, *, status: int, code: str, param: str | None) -> dict[str, Any]:
+    kind = _TYPES.get(status, "server_error" if status >= _FAULT else "invalid_request_error")
+    return {"message": message, "type": kind, "param": param, "code": code}

@@ -1,0 +1,264 @@
+"""What a request of OpenAI's clients asks for, whichever of their wires it came over.
+
+A wire reads its own names into a `Wish`, and `plan` makes of it a task of reasoning, or a turn where the model may call
+tools of the client. What has no effect is told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import to_json
+
+from reasond_server.dialects.client_schemas import drop_nulls
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.protocols.conversations import find_question, find_reentry
+from reasond_server.protocols.model_catalogue import narrow
+from reasond_server.types import NO_BUDGET, Budget, Task
+from reasond_server.types.turns import ClientTool, TurnReentry, TurnStart
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.protocols.conversations import Dialogue, Question
+    from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
+    from reasond_server.protocols.wire_params import ReasondParams
+    from reasond_server.types import Json
+
+SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "reasoning_effort",
+    "verbosity",
+    "prediction",
+    "top_logprobs",
+)
+"""The parameters of sampling: each is the strategy's own parameter of that name, or has no effect."""
+_OF_TURNS: Final = frozenset({"temperature", "seed"})
+_FREE_TEXT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_NOTHING_SAID: Final = "must have a message of role 'user' with a text or an image: it is what is asked"
+
+
+@value
+class Offer:
+    """The tools that a model may call, and what it must call: see `TurnStart.tool_choice`."""
+
+    tools: Sequence[ClientTool] = ()
+    choice: str = ""
+    warnings: Sequence[str] = ()
+    problems: Sequence[Violation] = ()
+
+
+@value
+class Wish:
+    """What a request says, by the names of the core. `sampling` has what was sent of SAMPLING."""
+
+    model: str
+    system: str
+    question: Question
+    own: ReasondParams
+    offer: Offer
+    schema: Json | None
+    budget: Budget
+    sampling: Mapping[str, Any]
+    parallel_tool_calls: bool = True
+    stop: Sequence[str] = ()
+
+
+@value
+class Asked:
+    """What a request asks for. `instead` is the turn that begins where a re-entry settles nothing here."""
+
+    source: Task | TurnStart | TurnReentry
+    warnings: Sequence[str] = ()
+    request_id: str = ""
+    instead: TurnStart | None = None
+    include_deltas: bool = False
+
+
+def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
+    """Return what `wish` asks for.
+
+    Raises:
+        StrategyNotFoundError: there is no such model.
+        InvalidRequestError: it contradicts the model.
+    """
+    preset, own, question = catalogue.find(wish.model), wish.own, wish.question
+    problems = _find_conflicts(wish, preset)
+    if problems:
+        raise InvalidRequestError.of(*problems)
+    reentry = find_reentry(question.results)
+    is_turn = bool(wish.offer.tools) or reentry is not None
+    config, warnings = _choose_config(wish, preset, catalogue, is_turn=is_turn)
+    warnings = [*wish.offer.warnings, *question.warnings, *warnings]
+    include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
+    shared: dict[str, Any] = {
+        "material": own.material,
+        "budget": narrow(wish.budget, preset.budget),
+        "system": wish.system,
+        "history": question.history,
+        "images": question.images,
+        "stop": tuple(wish.stop),
+    }
+    if not is_turn:
+        task = Task(
+            query=question.query,
+            strategy=preset.strategy,
+            config=config,
+            agent=preset.agent or own.agent,
+            model=own.model,
+            answer_schema=wish.schema,
+            **shared,
+        )
+        return Asked(source=task, warnings=warnings, request_id=own.request_id, include_deltas=include_deltas)
+    warnings += [
+        f"reasond.{name} has no effect with tools." for name in ("config", "agent", "model") if getattr(own, name)
+    ]
+    if preset.strategy is not None or preset.config or preset.agent is not None:
+        warnings.append(f"The strategy of {show(wish.model)} has no effect: with tools the model answers in a turn.")
+    start = TurnStart(
+        message=question.query,
+        client_tools=tuple(wish.offer.tools),
+        tool_choice=wish.offer.choice,
+        parallel_tool_calls=wish.parallel_tool_calls,
+        answer_schema_json="" if wish.schema is None else to_json(wish.schema).decode(),
+        temperature=config.get("temperature"),
+        seed=config.get("seed"),
+        uses_server_tools=preset.server_tools,
+        **shared,
+    )
+    if reentry is None:
+        return Asked(source=start, warnings=warnings, request_id=own.request_id, include_deltas=include_deltas)
+    return Asked(source=reentry, instead=start, warnings=warnings, include_deltas=include_deltas)
+
+
+def require_question(dialogue: Dialogue, field: str) -> Question:
+    """Return what a conversation asks.
+
+    Raises:
+        InvalidRequestError: nothing was said.
+    """
+    question = find_question(dialogue.said)
+    if question is None:
+        raise InvalidRequestError.of(Violation(field=field, description=_NOTHING_SAID))
+    return question
+
+
+def read_bounds(own: ReasondParams, *output_tokens: int | None, tool_calls: int | None = None) -> Budget:
+    """Return the bounds of a request: its own ones, and those by names of OpenAI."""
+    budget = NO_BUDGET if own.budget is None else own.budget.budget()
+    # Some clients say -1 or 0 where they mean no bound.
+    written = [bound for bound in output_tokens if bound is not None and bound > 0]
+    limits = Budget(max_output_tokens=min(written, default=None), max_tool_calls=tool_calls)
+    return budget if limits == NO_BUDGET else narrow(budget, limits)
+
+
+def read_format(field: str, given: Mapping[str, Any] | None, *, inner: str = "") -> tuple[Json | None, list[Violation]]:
+    """Return the schema that a format asks for, in its member `inner`, and what is wrong with it; None for text."""
+    kind = "text" if given is None else given.get("type")
+    if given is None or kind == "text":
+        return None, []
+    if kind == "json_object":
+        return {"type": "object"}, []
+    if kind != "json_schema":
+        description = f"must be 'text', 'json_object' or 'json_schema', got {show(kind)}"
+        return None, [Violation(field=f"{field}.type", description=description)]
+    described = given.get(inner) if inner else given
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        name = ".".join((field, *([inner] if inner else ()), "schema"))
+        return None, [Violation(field=name, description="must be an object")]
+    return schema, []
+
+
+def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> Offer:
+    """Return the tools that a client offers, and which call is forced.
+
+    A tool of free text is called as a function; tools that somebody else would run are not offered.
+    """
+    tools: list[ClientTool] = []
+    warnings: list[str] = []
+    for tool in given:
+        kind = tool.get("type") or "function"
+        function = tool.get(kind, tool) if isinstance(kind, str) else tool
+        name = function.get("name") if isinstance(function, dict) else None
+        if kind == "function" and isinstance(function, dict):
+            tools.append(_build_tool(function, function.get("parameters")))
+        elif kind == "custom" and isinstance(function, dict):
+            tools.append(_build_tool(function, _FREE_TEXT))
+            warnings.append(f"The custom tool {show(name)} is called as a function with the text in 'input'.")
+        else:
+            warnings.append(f"The tool {show(name or kind)} is not supported and is not offered.")
+    return _choose(tools, choice or "auto", warnings)
+
+
+def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> Offer:
+    wanted = choice
+    if isinstance(choice, dict):
+        named = choice.get("function") or choice.get("allowed_tools") or choice.get("custom") or choice
+        named = named if isinstance(named, dict) else {}
+        wanted = named.get("name") or named.get("mode") or "auto"
+        if isinstance(allowed := named.get("tools"), list):
+            names = {(each.get("function") or each).get("name") for each in allowed if isinstance(each, dict)}
+            tools = [tool for tool in tools if tool.name in names]
+    if wanted == "none":
+        return Offer(warnings=warnings)
+    if wanted not in ["auto", "required", *(tool.name for tool in tools)]:
+        text = f"must be 'auto', 'none', 'required' or name a function that is offered, got {show(choice)}"
+        return Offer(warnings=warnings, problems=[Violation(field="tool_choice", description=text)])
+    if not tools and wanted == "required":
+        warnings.append("tool_choice has no effect: no tool is offered.")
+    return Offer(tools=tools, choice=str(wanted) if tools and wanted != "auto" else "", warnings=warnings)
+
+
+def _build_tool(function: Mapping[str, Any], schema: object) -> ClientTool:
+    """Return a tool that a client offers; the turn checks its parts."""
+    parameters = drop_nulls(schema) or {"type": "object", "properties": {}}
+    return ClientTool(
+        name=str(function.get("name") or ""),
+        description=str(function.get("description") or ""),
+        parameters_json=to_json(parameters).decode(),
+    )
+
+
+def _find_conflicts(wish: Wish, preset: ModelPreset) -> list[Violation]:
+    """Return where the request contradicts its model."""
+    own = wish.own
+    is_fixed = f"is fixed by the model {wish.model!r}; leave it out"
+    found = [
+        Violation(field=f"reasond.config.{name}", description=is_fixed) for name in own.config if name in preset.config
+    ]
+    if preset.agent is not None and own.agent not in {None, preset.agent}:
+        found.append(Violation(field="reasond.agent", description=is_fixed))
+    return found
+
+
+def _choose_config(
+    wish: Wish, preset: ModelPreset, catalogue: ModelCatalogue, *, is_turn: bool
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the parameters of the strategy or the turn, and a warning for each sampling value without effect."""
+    config = {} if is_turn else {**wish.own.config, **preset.config}
+    warnings: list[str] = []
+    if not wish.sampling:
+        return config, warnings
+    known = _OF_TURNS if is_turn else catalogue.find_parameters(preset, wish.own.agent)
+    who = "a turn" if is_turn else "the strategy"
+    for name, given in wish.sampling.items():
+        if name in preset.config and not is_turn:
+            warnings.append(f"{name} has no effect: the model {wish.model!r} fixes it.")
+        elif name not in known:
+            warnings.append(f"{name} has no effect: {who} has no such parameter.")
+        elif is_turn and (isinstance(given, bool) or not isinstance(given, int | float)):
+            warnings.append(f"{name} has no effect: it must be a number, got {show(given)}.")
+        else:
+            config.setdefault(name, int(given) if is_turn and name == "seed" else given)
+    return config, warnings
