@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "openai_clients"
 PINS = HERE / "requirements.txt"
 PACKAGE = HERE / "package.json"
-NODE_PROGRAM = HERE / "node_clients.mjs"
+CODEX = HERE / "codex.json"
 LIMIT_S = 600.0
 
 
@@ -37,19 +37,30 @@ def find_python() -> Path:
     return make("python", PINS.read_bytes() + sys.version.encode(), install) / "bin" / "python"
 
 
-def find_node_program() -> tuple[str, Path]:
-    """Return the program `node`, and the script beside its packages."""
+def find_node_program(name: str = "node_clients.mjs") -> tuple[str, Path]:
+    """Return the program `node`, and the script of that name beside its packages."""
+    node, home = install_packages("node", PACKAGE)
+    # Node looks for packages beside the script.
+    return node, Path(shutil.copy(HERE / name, home))
+
+
+def find_codex() -> Sequence[str]:
+    """Return the command of Codex CLI."""
+    node, home = install_packages("codex", CODEX)
+    return node, str(home / "node_modules" / "@openai" / "codex" / "bin" / "codex.js")
+
+
+def install_packages(name: str, package: Path) -> tuple[str, Path]:
+    """Return the program `node`, and the folder with the packages that `package` names."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         leave("node and npm are not installed here")
 
     def install(home: Path) -> None:
-        shutil.copy(PACKAGE, home)
+        shutil.copy(package, home / "package.json")
         run_or_leave([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"], home)
 
-    home = make("node", PACKAGE.read_bytes(), install)
-    # Node looks for packages beside the script.
-    return node, Path(shutil.copy(NODE_PROGRAM, home))
+    return node, make(name, package.read_bytes(), install)
 
 
 def make(name: str, key: bytes, install: Callable[[Path], None]) -> Path:

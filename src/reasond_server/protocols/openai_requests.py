@@ -49,7 +49,7 @@ _NOTHING_SAID: Final = "must have a message of role 'user' with a text or an ima
 
 
 @value
-class Offer:
+class OfferedTools:
     """The tools that a model may call, and what it must call: see `TurnStart.tool_choice`."""
 
     tools: Sequence[ClientTool] = ()
@@ -66,7 +66,7 @@ class Wish:
     system: str
     question: Question
     own: ReasondParams
-    offer: Offer
+    offer: OfferedTools
     schema: Json | None
     budget: Budget
     sampling: Mapping[str, Any]
@@ -180,7 +180,7 @@ def read_format(field: str, given: Mapping[str, Any] | None, *, inner: str = "")
     return schema, []
 
 
-def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> Offer:
+def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> OfferedTools:
     """Return the tools that a client offers, and which call is forced.
 
     A tool of free text is called as a function; tools that somebody else would run are not offered.
@@ -201,7 +201,7 @@ def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> Offer:
     return _choose(tools, choice or "auto", warnings)
 
 
-def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> Offer:
+def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> OfferedTools:
     wanted = choice
     if isinstance(choice, dict):
         named = choice.get("function") or choice.get("allowed_tools") or choice.get("custom") or choice
@@ -211,13 +211,13 @@ def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> Off
             names = {(each.get("function") or each).get("name") for each in allowed if isinstance(each, dict)}
             tools = [tool for tool in tools if tool.name in names]
     if wanted == "none":
-        return Offer(warnings=warnings)
+        return OfferedTools(warnings=warnings)
     if wanted not in ["auto", "required", *(tool.name for tool in tools)]:
         text = f"must be 'auto', 'none', 'required' or name a function that is offered, got {show(choice)}"
-        return Offer(warnings=warnings, problems=[Violation(field="tool_choice", description=text)])
+        return OfferedTools(warnings=warnings, problems=[Violation(field="tool_choice", description=text)])
     if not tools and wanted == "required":
         warnings.append("tool_choice has no effect: no tool is offered.")
-    return Offer(tools=tools, choice=str(wanted) if tools and wanted != "auto" else "", warnings=warnings)
+    return OfferedTools(tools=tools, choice=str(wanted) if tools and wanted != "auto" else "", warnings=warnings)
 
 
 def _build_tool(function: Mapping[str, Any], schema: object) -> ClientTool:

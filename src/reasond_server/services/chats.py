@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
     from reasond_server.protocols.model_catalogue import ModelPreset
+    from reasond_server.protocols.responses.deliveries import Deliveries
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 
@@ -50,12 +51,13 @@ def serve_chats(
     turns: TurnService,
     *,
     desk: ExecutionDesk,
+    deliveries: Deliveries,
     presets: Mapping[str, ModelPreset],
     now: Callable[[], datetime],
 ) -> Interface:
     """Return the OpenAI-compatible interface of `service` and `turns`, with the operator's models.
 
-    `desk` finds executions of every kind.
+    `desk` finds executions of every kind; `deliveries` hears of responses that were sent whole.
 
     Raises:
         SettingsError: a model of the operator cannot work.
@@ -71,7 +73,12 @@ def serve_chats(
     )
     models = Method(operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=completions.list_models)
     responses = Responses(
-        runs=runs, desk=desk, store=service.store, catalogue=catalogue, counter=service.kind.models.own.counter
+        runs=runs,
+        desk=desk,
+        store=service.store,
+        catalogue=catalogue,
+        counter=service.kind.models.own.counter,
+        deliveries=deliveries,
     )
     own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses)}
     return partial(OpenAiEndpoint, Methods([own]))

@@ -21,6 +21,7 @@ from reasond_server.http_api.event_frames import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.protocols.openai_requests import plan
+from reasond_server.protocols.responses.deliveries import ATTACH
 from reasond_server.protocols.responses.recall import read_echo, recall, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
@@ -40,11 +41,10 @@ if TYPE_CHECKING:
     from reasond_server.protocols.conversations import Dialogue
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
+    from reasond_server.protocols.responses.deliveries import Deliveries
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
     from reasond_server.types import HistoryMessage, Principal, StreamEvent
 
-_ATTACH: Final = "attach-"
-"""The beginning of request ids that are made here; those of clients stand for their execution for good."""
 _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
 
 
@@ -69,12 +69,14 @@ class Responses:
         store: ExecutionStore,
         catalogue: ModelCatalogue,
         counter: TokenCounter,
+        deliveries: Deliveries,
     ) -> None:
         self._runs = runs
         self._desk = desk
         self._store = store
         self._catalogue = catalogue
         self._counter = counter
+        self._deliveries = deliveries
 
     async def create(self, caller: Principal, params: ResponseParams) -> dict[str, Any]:
         """Work on a request to its end, and return the response; in the background only begin.
@@ -95,7 +97,7 @@ class Responses:
         if writer is None or writer.response is None:
             raise InternalError("an execution left without an event")
         if writer.has_ended:
-            await self._deliver(caller, writer.response, asked.asked.request_id)
+            await self._deliveries.note(caller, writer.response, asked.asked.request_id)
         return writer.response
 
     async def stream(
@@ -118,8 +120,7 @@ class Responses:
                 if frames:
                     yield frames
                 if writer.has_ended and writer.response is not None:
-                    # Whoever closes the stream from here on has everything.
-                    await asyncio.shield(self._deliver(caller, writer.response, asked.asked.request_id))
+                    await self._deliveries.note(caller, writer.response, asked.asked.request_id)
                     yield DONE
                     break
 
@@ -146,7 +147,7 @@ class Responses:
                 elif frames := _frame(writer, event, after=after):
                     yield frames
                 if writer.has_ended and writer.response is not None:
-                    await asyncio.shield(self._deliver(caller, writer.response, log.execution.request_id))
+                    await self._deliveries.note(caller, writer.response, log.execution.request_id)
                     break
         yield DONE
 
@@ -243,7 +244,7 @@ class Responses:
         if not params.attach_key:
             return ""
         digest = hashlib.sha256(f"{params.attach_key}\0{caller.subject}".encode()).hexdigest()
-        name = f"{_ATTACH}{digest}"
+        name = f"{ATTACH}{digest}"
         # An equal request is under way, or was not delivered: this one is another.
         is_taken = params.is_first and await self._store.find_claim(caller.tenant, name) is not None
         return "" if is_taken else name
@@ -295,15 +296,6 @@ class Responses:
         """Return the events of the response."""
         may_return = bool(request.asked.request_id) or request.is_streamed
         return self._runs.follow(caller, request.asked, keep_running=request.is_background, may_return=may_return)
-
-    async def _deliver(self, caller: Principal, response: Mapping[str, Any], request_id: str) -> None:
-        """Note that the client has the whole response: the same request is a new one from now on."""
-        execution_id = response["reasond"]["execution_id"]
-        with suppress(ReasondError):
-            if request_id.startswith(_ATTACH):
-                await self._store.release(caller.tenant, execution_id)
-            if not response["store"] and response["output"][-1:] and response["output"][-1]["type"] != "function_call":
-                await self._desk.delete(caller, execution_id)
 
 
 def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:
