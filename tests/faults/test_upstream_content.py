@@ -13,7 +13,7 @@ from reasond_server.errors.model import (
     ModelRateLimitedError,
 )
 from reasond_server.llm.model import ModelFinish
-from tests.faults.backend import ask, request
+from tests.faults.backend import SHORT, ask, request
 from tests.faults.upstream import DONE, GOOD, chunk, event, streaming, upstream
 
 if TYPE_CHECKING:
@@ -74,6 +74,18 @@ async def test_content_beyond_the_requested_length_does_not_raise_the_cap() -> N
         assert isinstance(outcome.error, ModelProtocolError)
         assert f"more than {16_384 + 10 * 2048} bytes" in outcome.error.message
         await server.conversations[0].until_gone()
+
+
+@pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b"data: {}\r\n\r\n", event({"choices": []})])
+async def test_lines_without_content_are_bounded_by_their_number_too(line: bytes) -> None:
+    async def many(conversation: Conversation) -> None:
+        await conversation.send(OPEN_HEAD + line * 400)
+        await conversation.gone.wait()
+
+    async with upstream(many) as server:
+        outcome = await ask(server, timeouts=SHORT, max_response_bytes=16_384)
+        assert isinstance(outcome.error, ModelProtocolError)
+        assert "more than 16384 bytes in one answer, at 64 more for each line" in outcome.error.message
 
 
 async def test_an_endless_line_is_left_at_the_limit_not_at_the_end() -> None:

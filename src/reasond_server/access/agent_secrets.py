@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from contextlib import asynccontextmanager
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.claims import derive_own_tenant
 from reasond_server.base.addresses import find_network
+from reasond_server.base.fair_semaphore import FairSemaphore
 from reasond_server.errors.access import TokenInvalidError
-from reasond_server.errors.limits import OverloadedError, RateLimitedError
+from reasond_server.errors.limits import RateLimitedError
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from argon2 import PasswordHasher
@@ -112,81 +112,6 @@ class Throttle:
         self._failures.pop(key, None)
 
 
-class FairSemaphore:
-    """A semaphore of `permits` with up to `most_waiting` waiters: keys take turns, each in order of arrival.
-
-    When the queue is full, a newcomer replaces the last waiter of the key with the most waiters, unless its own key
-    would then have as many. So no key can crowd out another one with many requests.
-    """
-
-    def __init__(self, *, permits: int, most_waiting: int) -> None:
-        self._free = permits
-        self._most_waiting = most_waiting
-        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-
-    @property
-    def free(self) -> int:
-        """The number of free permits."""
-        return self._free
-
-    @property
-    def waiters(self) -> int:
-        """The number of waiters."""
-        return sum(map(len, self._queues.values()))
-
-    @asynccontextmanager
-    async def acquire(self, key: str) -> AsyncGenerator[None, None]:
-        """Wait for a permit under `key` and hold it in the context.
-
-        Raises:
-            OverloadedError: the queue is full, or a newcomer took the place of this waiter.
-        """
-        await self._wait_for_permit(key)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _wait_for_permit(self, key: str) -> None:
-        # No permit is free while there is a waiter, because a released permit goes to the next waiter.
-        if self._free:
-            self._free -= 1
-            return
-        if self.waiters >= self._most_waiting:
-            self._make_room(key)
-        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(key, deque()).append(permit)
-        try:
-            await permit
-        except asyncio.CancelledError:
-            if not permit.cancelled() and permit.exception() is None:
-                # The permit arrived at the moment of the cancellation.
-                self._release()
-            raise
-
-    def _release(self) -> None:
-        while self._queues:
-            key, queue = self._queues.popitem(last=False)
-            permit = queue.popleft()
-            if queue:
-                self._queues[key] = queue
-            if not permit.done():
-                permit.set_result(None)
-                return
-        self._free += 1
-
-    def _make_room(self, key: str) -> None:
-        longest = max(self._queues.values(), key=len)
-        if len(longest) <= len(self._queues.get(key, ())) + 1:
-            raise self._build_error()
-        last = longest.pop()
-        if not last.done():
-            last.set_exception(self._build_error())
-
-    def _build_error(self) -> OverloadedError:
-        return OverloadedError(f"{self._most_waiting} agents wait to be verified", remedy="Retry after the time given.")
-
-
 class AgentSecrets:
     """Authenticates agents by their secrets, in the same time for known and unknown agents.
 
@@ -209,7 +134,9 @@ class AgentSecrets:
         self._by_address = by_address
         self._verify = verify
         self._nobody = hash_secret("nobody has this secret")
-        self._semaphore = FairSemaphore(permits=_MOST_AT_ONCE, most_waiting=_MOST_WAITING)
+        self._semaphore = FairSemaphore(
+            permits=_MOST_AT_ONCE, most_waiting=_MOST_WAITING, waiters="agents that are to be verified"
+        )
         self._trials: set[asyncio.Task[AgentAccount]] = set()
 
     async def authenticate(self, *, agent_id: str, secret: str, address: str) -> AgentAccount:

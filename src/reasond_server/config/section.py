@@ -142,7 +142,7 @@ class BackendSettings(Section):
         ge=64 * _KIBI,
         le=1024 * _MEBI,
         description="Largest response that is accepted, "
-        "in bytes; content adds up to 2 KiB for each token that was asked for.",
+        "in bytes, at 64 more for each line; content adds up to 2 KiB for each token that was asked for.",
     )
     capabilities: CapabilityTable = Field(
         default_factory=lambda: MappingProxyType({}),

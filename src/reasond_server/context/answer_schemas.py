@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Final, Protocol
 
+from reasond_server.base.fair_semaphore import FairSemaphore
 from reasond_server.context.dressed_json import read_dressed, unwrap
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.programs import clip_output
@@ -13,12 +14,13 @@ from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from reasond_server.tools.programs import ProgramResult
     from reasond_server.types import Json
 
 
+_MOST_WAITING: Final = 256
 _NO_JSON: Final = "it is not JSON, or something stands around the JSON"
 _SEVERAL: Final = "it holds several JSON values that satisfy it: write the one that is the answer"
 
@@ -68,6 +70,48 @@ class AnswerSchema:
             return None
         found = self._find_violations(values[0])
         return CheckedAnswer(problems=[f"{each.field or 'the value'} {each.description}" for each in found])
+
+
+class SchemaCompiler:
+    """Compiles the schemas of callers in a thread, one at a time.
+
+    A compilation holds the interpreter for up to 0.2 s: the event loop has its turn between two of them.
+    """
+
+    def __init__(self, *, build: Callable[[Json], AnswerSchema] = AnswerSchema) -> None:
+        self._build = build
+        self._lock = asyncio.Lock()
+        self._turns = FairSemaphore(
+            permits=1, most_waiting=_MOST_WAITING, waiters="requests with a schema that is to be checked"
+        )
+
+    async def check(self, schema: Json, *, tenant: str) -> None:
+        """Compile `schema` for a request that has not begun; tenants take turns.
+
+        Raises:
+            SchemaUnusableError: it cannot be used; the text says why.
+            OverloadedError: too many requests wait for this.
+        """
+        async with self._turns.acquire(tenant):
+            await self.compile(schema)
+
+    async def compile(self, schema: Json) -> AnswerSchema:
+        """Return the compiled `schema` of a run, which has waited for its place before.
+
+        Raises:
+            SchemaUnusableError: as `check`.
+        """
+        await self._lock.acquire()
+        # A thread goes on when its caller has left, and holds the lock until it ends.
+        working = asyncio.ensure_future(asyncio.to_thread(self._build, schema))
+        working.add_done_callback(self._note_end)
+        return await asyncio.shield(working)
+
+    def _note_end(self, working: asyncio.Future[AnswerSchema]) -> None:
+        self._lock.release()
+        if not working.cancelled():
+            # Nobody retrieves it when the caller has left.
+            working.exception()
 
 
 def write_schema_rule(schema: Json) -> str:

@@ -90,6 +90,11 @@ _log = logging.getLogger("reasond.http")
 # A client that is still sending reads the answer only after it has sent everything.
 _UNREAD_S = 2.0
 _UNREAD_BYTES = 64 * 1024 * 1024
+# No client sends requests ahead of answers any more, but proxies and measuring programs may.
+_MOST_AHEAD = 64
+# A read brings up to 256 KiB, which may be 8,000 requests.
+_PIECE_BYTES = 4_096
+_TOO_MANY = b"429 Too Many Requests"
 _TOO_LARGE = b"431 Request Header Fields Too Large"
 _REFUSAL = b"HTTP/1.1 %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 # Stays empty, so one is enough for all connections.
@@ -114,7 +119,8 @@ class BoundedProtocol(HttpToolsProtocol):
     application limits the body. A client that reads nothing for `write_timeout_s` seconds while data waits to be sent
     is disconnected, and `on_slow` is called. If the answer is sent before the whole body has arrived, the rest of the
     body is read and dropped for 2 s and up to 64 MiB, so that the client can read the answer. Requests without a host
-    or with two hosts, and CONNECT, are rejected; a request to upgrade the protocol is served without the upgrade.
+    or with two hosts, CONNECT, and the 66th request ahead of an answer are rejected; a request to upgrade the protocol
+    is served without the upgrade.
 
     uvicorn documents the protocol class as an option, but none of its attributes. Five of them are used nevertheless,
     because there is no public alternative: `cycle` and `pipeline` (the current and the waiting requests), `flow`
@@ -164,8 +170,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Receive data; the timer runs while no request is in progress."""
-        if self._refusal:
-            return
+        for start in range(0, len(data), _PIECE_BYTES):
+            # What follows a refusal is not parsed.
+            if self._refusal:
+                return
+            self._receive_piece(data[start : start + _PIECE_BYTES])
+
+    def _receive_piece(self, data: bytes) -> None:
         self._piece_bytes = len(data)
         self._has_ended_request = False
         super().data_received(data)
@@ -203,6 +214,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(b"405 Method Not Allowed")
         elif (hosts := count_hosts(self.headers)) > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
             self._refuse(b"400 Bad Request")
+        elif len(self.pipeline) >= _MOST_AHEAD:
+            self._refuse(_TOO_MANY)
         if not self._refusal:
             self._is_working = True
             self._cap.begin(self)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.answer_schemas import AnswerSchema
 from reasond_server.context.calls import hear, measure_room, take_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
@@ -26,8 +26,9 @@ from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
+    from reasond_server.context.answer_schemas import AnswerSchema, SchemaCompiler
     from reasond_server.llm.model import ChatModel, Message
     from reasond_server.strategies.strategy import Outcome
     from reasond_server.types import Json, Task
@@ -50,14 +51,21 @@ class FinishedAnswer:
     error: AnswerInvalidError | None = None
 
 
-def compile_schema(schema: Json) -> AnswerSchema:
-    """Return the schema for checking answers; it may take 0.2 s, so call it in a thread.
+async def check_schema(schema: Json, *, schemas: SchemaCompiler, tenant: str) -> None:
+    """Refuse a schema that cannot be used.
 
     Raises:
         InvalidRequestError: it cannot be used.
+        OverloadedError: too many requests wait for this.
     """
+    with _refuse_unusable():
+        await schemas.check(schema, tenant=tenant)
+
+
+@contextmanager
+def _refuse_unusable() -> Generator[None, None, None]:
     try:
-        return AnswerSchema(schema)
+        yield
     except SchemaUnusableError as error:
         raise InvalidRequestError.of(Violation(field="answer_schema", description=str(error))) from None
 
@@ -69,6 +77,7 @@ async def finish_answer(
     model: ChatModel,
     window: int | None,
     new_nonce: Callable[[], str],
+    schemas: SchemaCompiler,
     thoughts: str = "",
 ) -> FinishedAnswer:
     """Return the outcome with the answer that `task` asks for.
@@ -84,7 +93,8 @@ async def finish_answer(
         outcome = replace(outcome, answer=cut_at_stop(outcome.answer, task.stop))
     if task.answer_schema is None:
         return FinishedAnswer(outcome=outcome)
-    schema = await asyncio.to_thread(compile_schema, task.answer_schema)
+    with _refuse_unusable():
+        schema = await schemas.compile(task.answer_schema)
     checked = await asyncio.to_thread(schema.check, outcome.answer)
     if checked.json:
         return FinishedAnswer(outcome=outcome, json=checked.json)

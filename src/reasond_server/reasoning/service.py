@@ -102,6 +102,7 @@ class ReasoningService:
             choices=self.policy.choices,
             within_s=self.policy.selection_timeout_s,
             has_programs=self.kind.programs.is_available,
+            schemas=self.kind.schemas,
         )
 
     @property
@@ -267,7 +268,7 @@ class ReasoningService:
             # After the admission: a caller over its limit must not be able to cause the cost of counting and checking.
             choice = await self._chooser.apply_rule(caller, task, choice)
             selection = choice.selection
-            await self._chooser.check(selection.strategy, task, choice.config)
+            await self._chooser.check(caller, selection.strategy, task, choice.config)
             left_s = options.deadline_s
             if left_s is not None:
                 left_s = max(0.0, left_s - (self.clock.monotonic() - began_s)) * _DEADLINE_SHARE

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import list_strategies
 from reasond_server.base.asyncio_tasks import limit_awake_time
+from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import InvalidConfigError, StrategyNotSupportedError, StrategyRequiredError
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
-from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
@@ -196,6 +197,7 @@ class Chooser:
         within_s: the time limit of an agent lookup, in seconds.
         has_programs: whether programs of the model can be run here.
         choices: what the rule of `auto` takes for tasks that fit, by their form.
+        schemas: compiles the schemas of answers.
     """
 
     registry: StrategyRegistry
@@ -207,6 +209,7 @@ class Chooser:
     within_s: float
     has_programs: bool = False
     choices: Mapping[TaskForm, MeasuredChoice] = field(default_factory=dict)
+    schemas: SchemaCompiler = field(default_factory=SchemaCompiler)
 
     async def choose(self, caller: Principal, task: Task) -> ChosenStrategy:
         """Return the strategy and its configuration, by names alone: the texts of the task are not looked at.
@@ -309,7 +312,9 @@ class Chooser:
                 remedy="Retry, or raise [reasoning.performance] strategy_selection_timeout_ms.",
             ) from None
 
-    async def check(self, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig) -> None:
+    async def check(
+        self, caller: Principal, strategy: ReasoningStrategy[Any], task: Task, config: StrategyConfig
+    ) -> None:
         """Let the strategy check the task; for a long text this may take seconds of processor time.
 
         Raises:
@@ -319,7 +324,7 @@ class Chooser:
         model = preface_model(self.models.find(task.model), task)
         try:
             if task.answer_schema is not None:
-                await asyncio.to_thread(compile_schema, task.answer_schema)
+                await check_schema(task.answer_schema, schemas=self.schemas, tenant=caller.tenant)
             if task.text_characters > LONG_TEXT_CHARACTERS:
                 await asyncio.to_thread(strategy.check, task, config, model)
             else:

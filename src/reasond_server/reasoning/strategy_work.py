@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.context.final_replies import read_cut_call
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import InternalError, ReasondError
@@ -83,7 +84,8 @@ class ReasoningKind:
     """Makes the work of strategies: new work, or restored work that another process left behind.
 
     `find_strategy` returns a strategy by name and raises an error if there is none. `tools` are the tools of the runs,
-    `programs` runs the programs of their models, and `models` are those that tasks may name.
+    `programs` runs the programs of their models, `models` are those that tasks may name, and `schemas` compiles the
+    schemas of their answers.
     """
 
     kind: str = REASONING
@@ -98,7 +100,9 @@ class ReasoningKind:
         programs: ProgramRunner = NO_PROGRAMS,
         find_strategy: Callable[[str], ReasoningStrategy[Any]],
         models: OfferedModels,
+        schemas: SchemaCompiler | None = None,
     ) -> None:
+        self.schemas = schemas or SchemaCompiler()
         self.programs = programs
         self.models = models
         self.clock = clock
@@ -108,7 +112,12 @@ class ReasoningKind:
     def create(self, assignment: Assignment, request: WorkRequest) -> ReasoningWork:
         """Return new work."""
         return ReasoningWork(
-            assignment=assignment, request=request, clock=self.clock, tools=self._tools, programs=self.programs
+            assignment=assignment,
+            request=request,
+            clock=self.clock,
+            tools=self._tools,
+            programs=self.programs,
+            schemas=self.schemas,
         )
 
     def revive(self, plan: Plan, recovery: Recovery) -> ReasoningWork:
@@ -126,6 +135,7 @@ class ReasoningKind:
             clock=self.clock,
             tools=self._tools,
             programs=self.programs,
+            schemas=self.schemas,
             known=[
                 detail_digest(logged.event.detail) for logged in recovery.events if isinstance(logged.event, Iteration)
             ],
@@ -203,6 +213,7 @@ class ReasoningWork:
     clock: Clock
     tools: ToolSource = NO_TOOLS
     programs: ProgramRunner = NO_PROGRAMS
+    schemas: SchemaCompiler = field(default_factory=SchemaCompiler)
     known: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
@@ -336,6 +347,7 @@ class ReasoningWork:
             window=window,
             new_nonce=context.new_nonce,
             thoughts=self._thoughts.get(checked.answer, ""),
+            schemas=self.schemas,
         )
         ending = build_ending(finished.outcome, is_clamped=run.accounts.model.is_clamped)
         self._answer_json = finished.json
@@ -391,6 +403,7 @@ class ReasoningWork:
             monotonic=self.clock.monotonic,
             new_nonce=make_nonces(run.nonce),
             effects=run.effects,
+            schemas=self.schemas,
         )
 
     def _build_programs(self, run: Run) -> ProgramRunner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.answer_schemas import AnswerSchema, VerifiedAnswer, verify_by_program, verify_by_schema
+from reasond_server.context.answer_schemas import VerifiedAnswer, verify_by_program, verify_by_schema
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.samples import (
@@ -485,8 +484,8 @@ async def _find_verifier(
         check = partial(context.programs.run, config.check_program, material=task.material, most_s=config.max_check_s)
         return partial(verify_by_program, check)
     if config.verifier is AnswerVerifier.SCHEMA:
-        # `check` refuses a task without a schema; the first schema of a process takes 100 ms.
-        return partial(verify_by_schema, await asyncio.to_thread(AnswerSchema, task.answer_schema or {}))
+        # `check` refuses a task without a schema.
+        return partial(verify_by_schema, await context.schemas.compile(task.answer_schema or {}))
     return None
 
 

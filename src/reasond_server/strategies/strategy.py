@@ -10,12 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reasond_server.base.clock import new_nonce
+from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.errors.base import InternalError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.tools.programs import NO_PROGRAMS
@@ -208,7 +209,7 @@ class RunContext(Generic[ConfigT]):
     not cover. `tools` are the tools that the run may call; a failure of a tool is returned, not raised. `programs` runs
     programs of the model apart from the server; a failure of a program is returned, too. `monotonic` returns seconds,
     for measuring durations. `new_nonce` returns a random mark for the fences of untrusted text (`context.fences`); a
-    run calls it once.
+    run calls it once. `schemas` compiles the schemas of answers.
     """
 
     config: ConfigT
@@ -218,6 +219,7 @@ class RunContext(Generic[ConfigT]):
     monotonic: Callable[[], float] = time.monotonic
     new_nonce: Callable[[], str] = new_nonce
     effects: EffectSource = _PlainEffects()
+    schemas: SchemaCompiler = field(default_factory=SchemaCompiler)
 
     def effect(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
         """Return an effect that must not happen twice; it begins when its context is entered.

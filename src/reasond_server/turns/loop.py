@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.context.answer_schemas import AnswerSchema
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
 from reasond_server.errors.base import ReasondError, Violation, show
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from reasond_server.base.clock import Clock
-    from reasond_server.context.answer_schemas import CheckedAnswer
+    from reasond_server.context.answer_schemas import SchemaCompiler
     from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
@@ -102,6 +101,7 @@ class TurnLoop:
     history: Sequence[EndedTurn]
     nonce: str
     clock: Clock
+    schemas: SchemaCompiler
     observer: TurnObserver = UNOBSERVED
 
     def __post_init__(self) -> None:
@@ -398,7 +398,8 @@ class TurnLoop:
         if start is not None and start.stop:
             answer = cut_at_stop(answer, start.stop)
         if start is not None and start.answer_schema_json and step.reason is FinishReason.ANSWERED:
-            checked = await asyncio.to_thread(_check_answer, start.answer_schema_json, answer)
+            schema = await self.schemas.compile(json.loads(start.answer_schema_json))
+            checked = await asyncio.to_thread(schema.check, answer)
             if not checked.json:
                 await self._call_model(self._correct("; ".join(checked.problems)))
                 return
@@ -456,11 +457,6 @@ class TurnLoop:
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
         return nullcontext() if self.run.journal is None else self.run.journal.act()
-
-
-def _check_answer(schema_json: str, answer: str) -> CheckedAnswer:
-    """Return the answer as JSON, or what is wrong with it; it may take 0.2 s."""
-    return AnswerSchema(json.loads(schema_json)).check(answer)
 
 
 def _say_to_model(step: CallModel) -> str:

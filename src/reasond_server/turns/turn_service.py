@@ -17,7 +17,7 @@ from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
 from reasond_server.eventlog.store import SessionClaim
 from reasond_server.executions.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.reasoning.answer_finishing import compile_schema
+from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, digest_request
 from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -278,7 +278,8 @@ class TurnService:
         if not self._kind.records_content:
             check_no_wait(start, policy=self._policy, server_tool_names=names if _may_use_tools(caller) else ())
         if start.answer_schema_json:
-            await asyncio.to_thread(compile_schema, json.loads(start.answer_schema_json))
+            schema = json.loads(start.answer_schema_json)
+            await check_schema(schema, schemas=self._kind.schemas, tenant=caller.tenant)
         digest = digest_request(start) if request_id else ""
         ids = self._runner.request_ids
         async with ids.take_turn(caller.tenant, request_id):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.context.final_replies import parse_cut_call
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.base import show
@@ -106,8 +107,10 @@ class TurnKind:
         providers: Sequence[ContextProvider] = (),
         backends: Mapping[str, ChatModel] | None = None,
         observer: TurnObserver = UNOBSERVED,
+        schemas: SchemaCompiler | None = None,
     ) -> None:
         self.observer = observer
+        self.schemas = schemas or SchemaCompiler()
         self._clock = clock
         self._store = store
         self._tools = tools
@@ -189,6 +192,7 @@ class TurnKind:
             records_content=self.records_content,
             backends=self._backends,
             observer=self.observer,
+            schemas=self.schemas,
         )
 
 
@@ -212,6 +216,7 @@ class TurnWork:
     records_content: bool
     backends: Mapping[str, ChatModel]
     observer: TurnObserver
+    schemas: SchemaCompiler
 
     def __post_init__(self) -> None:
         self.kind = self.name = TURN
@@ -283,6 +288,7 @@ class TurnWork:
             nonce=make_nonces(run.nonce)(),
             clock=self.clock,
             observer=self.observer,
+            schemas=self.schemas,
         )
         await self._loop.run_to_exit()
 

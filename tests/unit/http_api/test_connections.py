@@ -415,14 +415,30 @@ async def test_connect_is_refused_and_what_follows_is_no_request() -> None:
 
 
 async def test_small_requests_in_one_large_piece_are_all_answered() -> None:
-    many = 4000
+    many = 60
     begun = REQUEST[:10]
-    async with connect(ConnectionLimits(), echo) as (reader, writer):
+    async with connect(SMALL, echo) as (reader, writer):
         writer.write(REQUEST * many + begun)
         for _ in range(many):
             await read_answer(reader)
         writer.write(REQUEST[10:])
         await read_answer(reader)
+
+
+async def test_requests_without_end_ahead_of_their_answers_are_kept_nowhere() -> None:
+    served: list[str] = []
+
+    async def count(scope: Scope, receive: Receive, send: Send) -> None:
+        served.append(scope["path"])
+        await hello(scope, receive, send)
+
+    async with connect(ConnectionLimits(), count) as (reader, writer):
+        writer.write(REQUEST * 2_000)
+        answers = await reader.read()
+    assert len(served) == 65
+    assert answers.count(b"HTTP/1.1 200 ") == 65
+    assert answers.count(b"HTTP/1.1 429 ") == 1
+    assert b"HTTP/1.1 200 " not in answers.split(b"HTTP/1.1 429 ")[1]
 
 
 async def test_large_headers_after_a_small_request_are_refused_once_that_is_answered() -> None:

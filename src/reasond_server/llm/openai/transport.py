@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
 
 
+# A line takes as long to read as so many bytes of text: comments without end are bounded by their number.
+_BYTES_A_LINE = 64
 _OTHER_CONTENT = {"text/html": "HTML", "text/xml": "XML", "application/xml": "XML"}
 
 
@@ -43,7 +45,8 @@ class Upstream(Protocol):
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         """Wait for bytes of the body and return them; empty at its end.
 
-        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0.
+        `granted` returns the bytes that the answer may have in addition to `max_response_bytes`; by default 0. Each
+        line counts as 64 bytes more than it has.
 
         Raises:
             UpstreamFaultError: the connection broke, or the body exceeds its limit.
@@ -183,15 +186,21 @@ class _HttpAnswer:
         return self._response.headers
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
+        self._require_room(granted)
         try:
             piece = await anext(self._pieces, b"")
         except Exception:  # noqa: BLE001 - errors of the package, and those of decoders and transports below it
             raise build_lost_connection_fault(self._options) from None
         self._came += len(piece)
+        self._require_room(granted)
+        # Looked at by the next read, when the content of this one is known.
+        self._came += _BYTES_A_LINE * (piece.count(b"\n") + piece.count(b"\r"))
+        return piece
+
+    def _require_room(self, granted: Callable[[], int]) -> None:
         most = self._options.max_response_bytes
         if self._came > most and self._came > most + granted():
             raise _build_size_fault(self._options, most + granted())
-        return piece
 
     async def aclose(self) -> None:
         await self._close(self._response)
@@ -208,7 +217,9 @@ def build_lost_connection_fault(options: BackendOptions) -> UpstreamFaultError:
 
 def _build_size_fault(options: BackendOptions, limit: int) -> UpstreamFaultError:
     remedy = "Raise max_response_bytes of the backend if such answers are meant."
-    return faults.build_protocol_fault(options, f"sent more than {limit} bytes in one answer", remedy=remedy)
+    return faults.build_protocol_fault(
+        options, f"sent more than {limit} bytes in one answer, at {_BYTES_A_LINE} more for each line", remedy=remedy
+    )
 
 
 def build_open_fault(options: BackendOptions, error: BaseException) -> UpstreamFaultError:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.access.agent_secrets import FairSemaphore
+from reasond_server.base.fair_semaphore import FairSemaphore
 from reasond_server.errors.limits import OverloadedError
 
 
@@ -17,7 +17,7 @@ class Desk:
     """A semaphore whose holders stay until the test lets them go."""
 
     def __init__(self, *, permits: int = 1, most_waiting: int = 4) -> None:
-        self.semaphore = FairSemaphore(permits=permits, most_waiting=most_waiting)
+        self.semaphore = FairSemaphore(permits=permits, most_waiting=most_waiting, waiters="agents")
         self.served: list[str] = []
         self.may_end = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
@@ -68,7 +68,7 @@ async def test_a_refusal_says_when_to_come_back() -> None:
     desk = Desk(most_waiting=1)
     for name in ("a1", "a2"):
         await desk.come(name)
-    with pytest.raises(OverloadedError, match="1 agents wait") as caught:
+    with pytest.raises(OverloadedError, match="Too many agents: 1 wait") as caught:
         await (await desk.come("a3"))
     assert caught.value.retry_after_s == 1.0
     await desk.close()
