@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, distribution, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, distributions
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from reasond_server.base.violations import suggest_nearest
@@ -14,6 +14,7 @@ from reasond_server.errors.base import InternalError, SettingsError, show
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+_OWN_MODULES: Final = "reasond_server."
 PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -21,16 +22,20 @@ PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 def _look_up(path: tuple[str, ...]) -> Callable[..., EntryPoints]:
     """Return a function that selects among what all packages below `path`, that of this process, offer.
 
-    It is kept, because each look reads the metadata of every package.
+    A package that is there twice counts twice: `entry_points` of the library takes what comes first on the path, and so
+    an unpacked folder could replace what is installed. It is kept, because each look reads the metadata of every
+    package.
     """
     del path
-    return entry_points().select
+    return EntryPoints(point for package in distributions() for point in package.entry_points).select
 
 
 @cache
 def list_built_in(group: str) -> Sequence[str]:
     """Return the names that the server's own distribution offers in an entry-point group, sorted."""
-    return tuple(sorted(point.name for point in distribution("reasond-server").entry_points.select(group=group)))
+    points = [point for own in distributions(name="reasond-server") for point in own.entry_points.select(group=group)]
+    # A second package of that name offers what is not ours.
+    return tuple(sorted({point.name for point in points if point.value.startswith(_OWN_MODULES)}))
 
 
 class Plugin(Protocol):
@@ -89,7 +94,9 @@ class PluginGroup(Generic[PluginT]):
 
     def _choose_point(self, name: str, known: Sequence[EntryPoint]) -> EntryPoint:
         """Return the only entry point of that name; see `load`."""
-        setting, points = self._setting, [point for point in known if point.name == name]
+        setting = self._setting
+        # The same package may be on the path twice, with the same offer.
+        points = [*{_identify(point): point for point in known if point.name == name}.values()]
         offers = " and ".join(map(_describe_offer, points))
         if name in self._reserved:
             also = f"; it is offered by {offers} too" if offers else ""
@@ -104,7 +111,8 @@ class PluginGroup(Generic[PluginT]):
             )
         if len(points) > 1:
             raise SettingsError(
-                f"{setting} names {name!r}, which is offered more than once: by {offers}",
+                f"{setting} names {name!r}, which is offered more than once: by "
+                + " and ".join(f"{_describe_offer(point)}{_describe_place(point)}" for point in points),
                 remedy=f"Uninstall all but one of them, or give each {self._noun} a name of its own.",
             )
         return points[0]
@@ -136,6 +144,15 @@ def _describe(error: Exception) -> str:
     """Return the kind of an error and its text, which only whoever installed the package reads."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {show(text)}" if text else type(error).__name__
+
+
+def _identify(point: EntryPoint) -> tuple[str, str]:
+    package = "" if point.dist is None else re.sub(r"[-_.]+", "-", point.dist.name).lower()
+    return package, point.value
+
+
+def _describe_place(point: EntryPoint) -> str:
+    return "" if point.dist is None else f" in {show(str(point.dist.locate_file('')))}"
 
 
 def _describe_offer(point: EntryPoint) -> str:

@@ -134,7 +134,7 @@ def test_a_name_that_two_packages_offer_is_refused_whichever_comes_first_on_the_
 def test_a_package_that_offers_a_name_twice_is_refused_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "lamps", f"lamp = {__name__}:Lamp", f"lamp = {__name__}:READY")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SettingsError, match=r"more than once: by lamps 1 \(.*:Lamp\) and lamps 1 \(.*:READY\)"):
+    with pytest.raises(SettingsError, match=r"once: by lamps 1 \(.*:Lamp\) in '/.*' and lamps 1 \(.*:READY\) in '/"):
         LAMPS.load(["lamp"])
 
 
@@ -145,6 +145,34 @@ def test_a_second_installation_of_the_same_package_is_the_same_package(
         install(tmp_path / place, "lamps", f"lamp = {__name__}:Lamp")
         monkeypatch.syspath_prepend(tmp_path / place)
     assert LAMPS.load(["lamp"]) == (READY,)
+
+
+@pytest.mark.parametrize("name", ["lamps", "Lamps"])
+def test_a_second_package_of_the_same_name_cannot_replace_what_the_first_one_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    install(tmp_path / "installed", "lamps", f"lamp = {__name__}:Lamp")
+    install(tmp_path / "unpacked", name, f"lamp = {__name__}:make_trouble")
+    for place in ("installed", "unpacked"):
+        monkeypatch.syspath_prepend(tmp_path / place)
+    with pytest.raises(SettingsError, match="more than once") as refused:
+        LAMPS.load(["lamp"])
+    for place in ("installed", "unpacked"):
+        assert str(tmp_path / place) in refused.value.message
+
+
+def test_a_folder_with_our_name_neither_replaces_nor_adds_a_built_in_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = plugins.list_built_in(STRATEGIES.group)
+    install(tmp_path, "reasond_server", "react = other:Strategy", "sly = other:Sly", group=STRATEGIES.group)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.list_built_in.cache_clear()
+    assert plugins.list_built_in(STRATEGIES.group) == before
+    with pytest.raises(SettingsError, match="'react', which is offered more than once") as refused:
+        STRATEGIES.load(["direct", "react"])
+    assert "reasond_server 1 (other:Strategy) in " in refused.value.message
+    assert "(reasond_server.strategies.react:React) in " in refused.value.message
 
 
 def test_a_package_that_offers_the_name_of_a_built_in_one_is_named(
