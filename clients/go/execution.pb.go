@@ -731,7 +731,7 @@ type ReasoningTask struct {
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	// The long text that the question is about, at most 2,000,000 bytes of UTF-8.
 	Material string `protobuf:"bytes,2,opt,name=material,proto3" json:"material,omitempty"`
-	// Name of the strategy, `^[a-z][a-z0-9_]*$`. Unset: the agent's or the system's choice.
+	// Name of the strategy, `^[a-z_][a-z0-9_]*$`. Unset: the agent's or the system's choice.
 	Strategy *string `protobuf:"bytes,3,opt,name=strategy,proto3,oneof" json:"strategy,omitempty"`
 	// Configuration of the strategy. Its case must match `strategy`; alone it selects the strategy.
 	//

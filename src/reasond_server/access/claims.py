@@ -70,7 +70,9 @@ class TokenTimes:
             raise build_token_error("Token was issued in the future")
         if self.begins > now + leeway_s:
             raise build_token_error("Token is not valid yet")
-        if not 0 < self.expires - self.issued <= max_lifetime_s:
+        if self.expires <= self.issued:
+            raise build_token_error("Token ends before it begins: exp must be later than iat")
+        if self.expires - self.issued > max_lifetime_s:
             raise build_token_error(f"Token must live at most {max_lifetime_s:g} s from iat to exp")
 
 

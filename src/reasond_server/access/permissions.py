@@ -25,7 +25,7 @@ WRITE_AGENTS = "agents:write"
 METRICS = "metrics:read"
 ADMIN = "admin"
 
-_EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z][a-z0-9_]*)")
+_EXECUTE_ONE = re.compile(rf"{EXECUTE}:([a-z_][a-z0-9_]*)")
 
 KNOWN: Final = tuple(
     sorted(

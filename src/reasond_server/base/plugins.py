@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
 _OWN_MODULES: Final = "reasond_server."
-PLUGIN_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+PLUGIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 
 
 @cache

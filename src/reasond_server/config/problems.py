@@ -78,7 +78,7 @@ def _wrong_chosen_key(key: str) -> str:
     if not key.startswith("reasoning."):
         return "is no such name: a lower-case letter first, then a-z, 0-9 and _, at most 64"
     if key.count(".") + 1 < _STRATEGY_PARTS:
-        return "is no name of a strategy: a lower-case letter first, then a-z, 0-9 and _, at most 64"
+        return "is no name of a strategy: a-z or _ first, then a-z, 0-9 and _, at most 64"
     name = key.rpartition(".")[2]
     return f"is no known key; did you mean default_{name}? Others are max_allowed_<parameter without max_>"
 

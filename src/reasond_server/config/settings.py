@@ -36,7 +36,7 @@ _DAY_S = 86_400
 
 BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
-StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z][a-z0-9_]*$", max_length=128)]
+StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z_][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[Mapping[StrategyKey, ScalarValue], AfterValidator(freeze)]
 
 
@@ -274,7 +274,7 @@ class ChoiceSettings(Section):
 class ReasoningSettings(Section):
     """The enabled strategies and their defaults."""
 
-    default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z][a-z0-9_]*)?$", max_length=64)] = Field(
+    default_strategy: Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=64)] = Field(
         default="chain_of_thought",
         description="Strategy of tasks for which neither the request nor the agent names one; empty: they must.",
     )

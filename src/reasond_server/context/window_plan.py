@@ -47,6 +47,7 @@ _WRITING_SHARE = 8
 _WHOLE_WRITING_SHARE = 4
 _QUESTION_SHARE = 4
 _MIN_FREE_TOKENS = 128
+_FREE_SHARE = 32
 _CHEAPER_SHARES = (4, 8, 16)
 # A tokenizer may count a few more tokens for two joined sections than for the two alone.
 _JOINT_TOKENS = 16
@@ -85,6 +86,11 @@ class WindowLimits:
     def writing_tokens(self) -> int:
         """Fewest tokens that every call keeps for its output."""
         return -(-self.chunk_size // _WRITING_SHARE)
+
+    @property
+    def fewest_free_tokens(self) -> int:
+        """Fewest tokens that question and passage must have; in small windows fewer, so that the smallest one works."""
+        return min(_MIN_FREE_TOKENS, self.chunk_size // _FREE_SHARE)
 
     @property
     def rules(self) -> str:
@@ -280,7 +286,7 @@ class _Shares:
 
 def _share_window(query: str, limits: WindowLimits, frame: int, counter: TokenCounter) -> _Shares:
     free = _count_free(limits, frame)
-    if free < _MIN_FREE_TOKENS:
+    if free < limits.fewest_free_tokens:
         raise _refuse_chunk_size(limits, frame)
     summary, reserve = _share_summary(limits, free - _MIN_FREE_TOKENS, counter)
     free -= reserve
@@ -323,6 +329,10 @@ def _count_free(limits: WindowLimits, frame: int) -> int:
     return limits.chunk_size - frame - limits.carryover_size - limits.writing_tokens
 
 
+def _has_room(limits: WindowLimits, frame: int) -> bool:
+    return _count_free(limits, frame) >= limits.fewest_free_tokens
+
+
 def _pin_question(query: str, limit: int, counter: TokenCounter) -> tuple[str, str]:
     """Return the part of `query` that every window repeats, with at most `limit` tokens, and the rest to be read."""
     if counter.count_text(query) <= limit:
@@ -351,7 +361,9 @@ def _refuse_chunk_size(limits: WindowLimits, frame: int) -> InvalidConfigError:
     """Return an error with the smallest chunk_size for this carryover_size, and the largest carryover_size if any."""
     taken = frame + limits.carryover_size + _MIN_FREE_TOKENS
     smallest = -(-taken * _WRITING_SHARE // (_WRITING_SHARE - 1))
-    largest = limits.chunk_size - limits.writing_tokens - frame - _MIN_FREE_TOKENS
+    while _has_room(replace(limits, chunk_size=smallest - 1), frame):
+        smallest -= 1
+    largest = limits.chunk_size - limits.writing_tokens - frame - limits.fewest_free_tokens
     remedies = [f"raise it to at least {smallest}"] if smallest <= MAX_CHUNK_SIZE else []
     if largest >= MIN_CARRYOVER_SIZE:
         remedies.append(f"lower carryover_size to at most {largest}")
@@ -378,7 +390,7 @@ def check_frame(limits: WindowLimits, frame_tokens: int) -> None:
         InvalidConfigError: chunk_size is too small; the error has the smallest possible size.
     """
     frame = frame_tokens + _JOINT_TOKENS
-    if _count_free(limits, frame) < _MIN_FREE_TOKENS:
+    if not _has_room(limits, frame):
         raise _refuse_chunk_size(limits, frame)
 
 

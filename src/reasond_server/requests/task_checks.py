@@ -185,7 +185,7 @@ def find_unfit_characters(field: str, text: str) -> Iterator[Violation]:
 
 def _in_names(task: Task) -> Iterator[Violation]:
     if task.strategy is not None and not PLUGIN_NAME.fullmatch(task.strategy):
-        text = f"must begin with a lower-case letter and have at most 64 of a-z, 0-9 and _, got {show(task.strategy)}"
+        text = f"must begin with a-z or _ and have at most 64 of a-z, 0-9 and _, got {show(task.strategy)}"
         yield Violation(field="strategy", description=text)
     if task.agent is not None and len(task.agent) > MAX_NAME_CHARACTERS:
         text = f"must be at most {MAX_NAME_CHARACTERS} characters, got {len(task.agent)}"

@@ -19,9 +19,10 @@ from reasond_server.base.clock import new_nonce
 from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.errors.base import InternalError, Violation
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.tools.toolbox import NO_TOOLS
-from reasond_server.types import CostClass, FinishReason, StepDetail, StrategyMetrics, Task
+from reasond_server.types import Budget, CostClass, FinishReason, StepDetail, StrategyMetrics, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -120,12 +121,13 @@ class Step:
 
 @value
 class Outcome:
-    """The end of a run; nothing follows it."""
+    """The end of a run; nothing follows it. `usage` is what `reason` adds: what the run spent."""
 
     answer: str
     finish_reason: FinishReason
     metrics: StrategyMetrics
     warnings: Sequence[str] = ()
+    usage: Usage | None = None
 
 
 StrategyEvent = Wrote | Step | Outcome
@@ -233,7 +235,7 @@ class RunContext(Generic[ConfigT]):
 class ReasoningStrategy(ABC, Generic[ConfigT]):
     """A reasoning strategy (seed 000 FR-1).
 
-    Subclasses have a name (`name`, `^[a-z][a-z0-9_]*$`), one sentence about their purpose (`description`), a Pydantic
+    Subclasses have a name (`name`, `^[a-z_][a-z0-9_]*$`), one sentence about their purpose (`description`), a Pydantic
     model of their configuration (`config_type`), and the growth of their model calls (`cost_class`, and `cost_formula`
     in terms of the configuration).
 
@@ -277,7 +279,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         programs: ProgramRunner = NO_PROGRAMS,
         **config: object,
     ) -> Outcome:
-        """Run to the end without a server and return the outcome (seed 000 FR-1.2).
+        """Run to the end without a server and return the outcome, with what it spent (seed 000 FR-1.2).
 
         `programs` runs programs, for the strategies that need it. Without `model` the embedded demo model answers, as
         on a server without configuration, with a warning.
@@ -302,10 +304,11 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         if model.context_window is not None:
             checked = checked.adapt_to_window(model.context_window)
         self.check(task, checked, model)
-        async with aclosing(self.run(task, RunContext(config=checked, model=model, programs=programs))) as events:
+        metered = MeteredModel(model=model, budget=Budget())
+        async with aclosing(self.run(task, RunContext(config=checked, model=metered, programs=programs))) as events:
             async for event in events:
                 if isinstance(event, Outcome):
-                    return event
+                    return replace(event, usage=metered.usage)
         message = f"strategy {self.name!r} ended without an outcome"
         raise InternalError(message)
 

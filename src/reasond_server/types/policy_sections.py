@@ -18,10 +18,10 @@ SECTION_RULES = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_
 """What every section of the configuration holds to: exact types, no unknown keys, immutable."""
 ChosenName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
 """A name that the operator gives to a table."""
-PluginName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
+PluginName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=64)]
 StrategyName = PluginName
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=128)]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=128)]
 Scalar = bool | int | float | str
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from reasond_server.access.permissions import find_allowed_strategies
 from reasond_server.base import plugins
 from reasond_server.base.plugins import PluginGroup
+from reasond_server.config.settings import ReasoningSettings
 from reasond_server.errors.base import InternalError, SettingsError
 from reasond_server.reasoning.registry import STRATEGIES
+from reasond_server.types import Principal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +57,16 @@ def point(name: str, value: str) -> EntryPoint:
 @pytest.mark.parametrize("value", ["Lamp", "READY", "make_lamp"])
 def test_a_class_an_instance_or_a_function_gives_a_plugin(value: str) -> None:
     assert LAMPS.load(["lamp", "lamp"], installed=[point("lamp", value)]) == (READY,)
+
+
+@pytest.mark.parametrize("name", ["react", "_own", "_", "a_1"])
+def test_a_name_has_the_letters_of_the_seed_and_may_begin_with_an_underscore(name: str) -> None:
+    assert plugins.PLUGIN_NAME.fullmatch(name)
+    assert find_allowed_strategies(
+        Principal(subject="ann", tenant="acme", permissions=frozenset({f"reasoning:execute:{name}"}))
+    ) == frozenset({name})
+    settings = ReasoningSettings.model_validate({"enabled_strategies": [name], "default_strategy": name})
+    assert settings.enabled_strategies == (name,)
 
 
 def test_nothing_is_loaded_that_is_not_enabled() -> None:

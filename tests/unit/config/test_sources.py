@@ -204,7 +204,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ("[auth]\nissuer = ''", "auth.issuer", "must not be empty, not ''"),
         ("[reasoning]\nenabled_strategies = 'x'", "reasoning.enabled_strategies", "must be a list, not 'x'"),
         ("[reasoning]\nenabled_strategies = ['a', 'a']", "reasoning.enabled_strategies", "not name a strategy twice"),
-        ("[reasoning]\nenabled_strategies = ['A']", "reasoning.enabled_strategies[0]", "must match ^[a-z]"),
+        ("[reasoning]\nenabled_strategies = ['A']", "reasoning.enabled_strategies[0]", "must match ^[a-z_][a-z0-9_]*$"),
         ("[reasoning]\ndefault_strategy = 'A b'", "reasoning.default_strategy", "must match"),
         ("[reasoning]\nstrategies = 5", "reasoning.strategies", "must be a table, not 5"),
         ("[reasoning.strategies]\nx = 5", "reasoning.strategies.x", "must be a table, not 5"),

@@ -182,6 +182,33 @@ def test_the_smallest_chunk_size_that_works_is_named_and_works() -> None:
         plan(bounds=limits(chunk_size=4096, carryover_size=largest + 1))
 
 
+@pytest.mark.parametrize("mode", list(CarryoverMode))
+@pytest.mark.parametrize("counter", [EstimatingCounter(), COUNTER])
+def test_the_smallest_window_of_the_seed_works_though_its_tokens_are_estimated(
+    mode: CarryoverMode, counter: TokenCounter
+) -> None:
+    smallest = replace(limits(chunk_size=1024, carryover_size=512), carryover_mode=mode)
+    query = "Which of the four gates of the wall is the oldest, and who had it built?"
+    material = "The wall has four gates. " * 200
+    made = plan_windows(query=query, material=material, limits=smallest, counter=counter, nonce=NONCE)
+    assert material in "".join(made.segments)
+
+
+def test_the_smallest_chunk_size_named_for_a_small_window_is_the_smallest() -> None:
+    counter = EstimatingCounter()
+
+    def make(size: int) -> WindowPlan:
+        bounds = limits(chunk_size=size, carryover_size=600)
+        return plan_windows(query="q", material="", limits=bounds, counter=counter, nonce=NONCE)
+
+    with pytest.raises(InvalidConfigError, match="the smallest that does is") as caught:
+        make(1024)
+    (smallest,) = map(int, re.findall(r"at least (\d+)", caught.value.violations[0].description))
+    make(smallest)
+    with pytest.raises(InvalidConfigError):
+        make(smallest - 1)
+
+
 def test_no_remedy_is_named_that_is_out_of_range() -> None:
     tiny = limits(chunk_size=1024, carryover_size=600)
     with pytest.raises(InvalidConfigError) as caught:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from reasond_server.errors.base import InternalError
+from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, StrategyConfig, Wrote
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import CustomMetrics, FinishReason, Task
@@ -39,6 +40,15 @@ class Echo(ReasoningStrategy[EchoConfig]):
 async def test_reason_runs_to_the_outcome() -> None:
     outcome = await Echo().reason("ab", model=ScriptedModel([]), times=2)
     assert outcome.answer == "abab"
+
+
+async def test_reason_tells_what_the_run_spent() -> None:
+    with ScriptedModel(["Six times seven. <answer>42</answer>"]) as model:
+        outcome = await ChainOfThought().reason("What is six times seven?", model=model)
+    assert outcome.usage is not None
+    assert outcome.usage.model_calls == len(model.requests)
+    assert outcome.usage.input_tokens >= sum(model.counter.count_prompt(each.messages) for each in model.requests)
+    assert outcome.usage.output_tokens
 
 
 async def test_a_strategy_without_an_outcome_is_a_fault() -> None:

@@ -415,7 +415,7 @@ class ReasoningTask(google.protobuf.message.Message):
     material: builtins.str
     """The long text that the question is about, at most 2,000,000 bytes of UTF-8."""
     strategy: builtins.str
-    """Name of the strategy, `^[a-z][a-z0-9_]*$`. Unset: the agent's or the system's choice."""
+    """Name of the strategy, `^[a-z_][a-z0-9_]*$`. Unset: the agent's or the system's choice."""
     agent: builtins.str
     """Id of a registered agent whose strategies, in its order, apply."""
     system: builtins.str

@@ -231,7 +231,7 @@ export type ReasoningTask = Message<"reasond.v1.ReasoningTask"> & {
   material: string;
 
   /**
-   * Name of the strategy, `^[a-z][a-z0-9_]*$`. Unset: the agent's or the system's choice.
+   * Name of the strategy, `^[a-z_][a-z0-9_]*$`. Unset: the agent's or the system's choice.
    *
    * @generated from field: optional string strategy = 3;
    */
