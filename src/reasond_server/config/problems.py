@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.base.violations import describe_finding
+from reasond_server.base.plugins import list_built_in
+from reasond_server.base.violations import describe_finding, suggest_nearest
 from reasond_server.config.reference import describe_nearest, find_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # Keys that may hold a secret by mistake, such as an API key instead of the name of its variable.
 _SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
+_NAMES_OF_STRATEGIES = ("reasoning.default_strategy", "reasoning.enabled_strategies[")
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 _STRATEGY_PARTS = 4
 _MODEL_PARTS = 3
@@ -46,7 +48,23 @@ def explain(error: ErrorDetails) -> Violation:
     )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)
-    return Violation(field=key, description=f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words)
+    told = f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words
+    return Violation(field=key, description=f"{told}{_advise(key, error)}")
+
+
+def _advise(key: str, error: ErrorDetails) -> str:
+    """Return what else is to be said of a wrong value."""
+    if key.startswith(_NAMES_OF_STRATEGIES) and isinstance(error["input"], str):
+        return _suggest_strategy(error["input"])
+    if key.startswith("llm.") and key.endswith(".provider"):
+        return "; Ollama, vLLM, llama.cpp and other servers of that protocol are 'openai', with their base_url"
+    return ""
+
+
+def _suggest_strategy(name: str) -> str:
+    """Return the built-in strategy that `name` means, such as "chain-of-thought" or "ChainOfThought"."""
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])|[\s-]+", "_", name.strip()).lower()
+    return suggest_nearest(plain, list_built_in("reasond.strategies"))
 
 
 def find_doubtful(error: ErrorDetails) -> Iterator[str]:
@@ -78,7 +96,8 @@ def _wrong_chosen_key(key: str) -> str:
     if not key.startswith("reasoning."):
         return "is no such name: a lower-case letter first, then a-z, 0-9 and _, at most 64"
     if key.count(".") + 1 < _STRATEGY_PARTS:
-        return "is no name of a strategy: a-z or _ first, then a-z, 0-9 and _, at most 64"
+        hint = _suggest_strategy(key.rpartition(".")[2])
+        return f"is no name of a strategy: a-z or _ first, then a-z, 0-9 and _, at most 64{hint}"
     name = key.rpartition(".")[2]
     return f"is no known key; did you mean default_{name}? Others are max_allowed_<parameter without max_>"
 

@@ -98,10 +98,21 @@ def find_nearest(key: str) -> str:
     key = _template(key)
     known = [doc.key for doc in list_key_docs()]
     alike = [*known, *(other for other in _list_sections() if other.count(".") == key.count("."))]
-    if matches := get_close_matches(key, alike, n=1, cutoff=0.75):
+    # Short names of sections have few letters in common.
+    if matches := get_close_matches(key, alike, n=1, cutoff=0.75 if "." in key else 0.6):
         return matches[0]
     names = get_close_matches(key.rpartition(".")[2], [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
-    return next((other for other in known if other.rpartition(".")[2] in names), "")
+    return next((other for other in known if other.rpartition(".")[2] in names), "") or _find_kin(key, known)
+
+
+def _find_kin(key: str, known: Sequence[str]) -> str:
+    """Return the key most similar to `key` of those of its section whose name begins with the same word."""
+    section, _, name = key.rpartition(".")
+    word = f"{name.partition('_')[0]}_"
+    kin = [other for other in known if other.rpartition(".")[2].startswith(word)]
+    near = get_close_matches(key, [one for one in kin if one.rpartition(".")[0] == section], n=1, cutoff=0.0)
+    # A key without its section may be of any.
+    return near[0] if near else (kin[0] if not section and len({one.rpartition(".")[0] for one in kin}) == 1 else "")
 
 
 def describe_nearest(key: str) -> str:

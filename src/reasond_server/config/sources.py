@@ -33,6 +33,8 @@ _FILE_VARIABLE = "REASOND_CONFIG"
 _DEFAULT_FILE = "config.toml"
 _MAX_FILE_BYTES = 1024 * 1024
 _DEFAULT = "default"
+_HEADER = re.compile(r"\s*\[(\[?)([^\[\]=]+)\]")
+_ASSIGNMENT = re.compile(r"""\s*([\w."' -]+?)\s*=""")
 # Twice the depth of any key; bounded because tables are walked recursively.
 _MAX_DEPTH = 16
 # The group may read: containers often rely on that.
@@ -43,8 +45,8 @@ _OF_OTHERS = stat.S_IRWXO | stat.S_IWGRP
 class LoadedSettings:
     """The configuration and the origin of each dotted key.
 
-    The values of `origins` are "default", "file <name>" or "environment NAME"; `auth_keys` are `settings.auth.keys`
-    with their secrets; `file` is the path that was read, None if there was no file.
+    The values of `origins` are "default", "file <name>, line <number>" or "environment NAME"; `auth_keys` are
+    `settings.auth.keys` with their secrets; `file` is the path that was read, None if there was no file.
     """
 
     settings: Settings
@@ -119,8 +121,11 @@ def examine(path: Path | None, environ: Mapping[str, str]) -> Examined:
         SettingsError: the file cannot be read, or is not TOML.
     """
     file = _choose_file(path, environ)
-    tree = {} if file is None else _read_file(file)
-    origins = dict.fromkeys(_list_leaves(tree, ()), f"file {file}")
+    tree, text = ({}, "") if file is None else _read_file(file)
+    lines = _find_lines(text)
+    origins = {
+        key: f"file {file}, line {lines[key]}" if key in lines else f"file {file}" for key in _list_leaves(tree, ())
+    }
     problems = list(_overlay(tree, origins, environ))
     settings, errors = _validate(tree)
     problems += map(explain, errors)
@@ -249,8 +254,8 @@ def _choose_file(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return default if default.exists() else None
 
 
-def _read_file(path: Path) -> dict[str, Any]:
-    """Return the content of the TOML file at `path`."""
+def _read_file(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the content of the TOML file at `path`, and its text."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -279,7 +284,24 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise _build_file_error(
             path, f"nests tables more than {_MAX_DEPTH} deep", "No key lies so deep; is it the right file?"
         )
-    return tree
+    return tree, text
+
+
+def _find_lines(text: str) -> Mapping[str, int]:
+    """Return the first line of each dotted key of valid TOML, without those of inline tables and of lists of tables."""
+    found: dict[str, int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            # A bracket more stands for a list, whose entries have no keys of their own.
+            table = (header[1], *_split_key(header[2])) if header[1] else _split_key(header[2])
+        elif assigned := _ASSIGNMENT.match(line):
+            found.setdefault(join_key((*table, *_split_key(assigned[1]))), number)
+    return found
+
+
+def _split_key(text: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \t\"'") for part in text.split("."))
 
 
 def _is_shallow(tree: Mapping[str, Any]) -> bool:

@@ -200,7 +200,7 @@ def test_mistakes_of_every_kind_are_named_at_once(written: Callable[[str], Path]
     head, *lines = refused.value.message.splitlines()
     assert head == "The configuration has 11 problems:"
     for words in (
-        f"server.drain_delay_s: must be a number, not 'soon' (file {path})",
+        f"server.drain_delay_s: must be a number, not 'soon' (file {path}, line 3)",
         "server.grpc_address: '0.0.0.0:50051' can be reached from other machines",
         "auth.keys[0].secret_env: names the environment variable NOT_SET",
         "auth.roles.solver.permissions: grants 'reasoning:exekute'",

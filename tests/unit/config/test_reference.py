@@ -90,7 +90,7 @@ def test_rows_tell_every_value_and_where_it_came_from(tmp_path: Path) -> None:
     assert rows["server.tls"] == ('"terminated-upstream"', "environment REASOND__SERVER__TLS")
     assert rows["server.reflection"] == ("true", "default")
     assert rows["reasoning.default_strategy"] == ('"chain_of_thought"', "default")
-    assert rows["reasoning.strategies.x.default_a"] == ("0.5", f"file {path}")
+    assert rows["reasoning.strategies.x.default_a"] == ("0.5", f"file {path}, line 8")
     assert rows["auth.keys[0].id"] == ('"main"', f"file {path}")
     assert rows["auth.keys[0].secret"] == ('"***"', f"file {path}")
     assert rows["auth.keys[1].secret_env"] == ('"NEXT"', f"file {path}")

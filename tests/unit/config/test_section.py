@@ -48,7 +48,7 @@ def test_capabilities_and_named_backends_are_read_with_their_origins(tmp_path: P
     assert llm.backends["spare"].capabilities == {"sampling": False}
     assert loaded.folder == tmp_path
     rows = {key: (value, origin) for key, value, origin in list_rows(loaded.settings, loaded.origins)}
-    assert rows["llm.capabilities.reasoning_fields"] == ('["thinking"]', f"file {path}")
+    assert rows["llm.capabilities.reasoning_fields"] == ('["thinking"]', f"file {path}, line 8")
     assert rows["llm.capabilities.tools"] == ("false", "environment REASOND__LLM__CAPABILITIES__TOOLS")
     assert rows["llm.backends.spare.model"] == ('"123"', "environment REASOND__LLM__BACKENDS__SPARE__MODEL")
 

@@ -92,9 +92,9 @@ def test_the_environment_overrides_the_file_and_origins_tell() -> None:
     }
     prefix = "reasoning.strategies.bounded_context"
     assert loaded.origins["server.grpc_address"] == "environment REASOND__SERVER__GRPC_ADDRESS"
-    assert loaded.origins["server.http_address"] == "file given.toml"
+    assert loaded.origins["server.http_address"] == "file given.toml, line 3"
     assert loaded.origins["server.tls"] == "default"
-    assert loaded.origins[f"{prefix}.default_chunk_size"] == "file given.toml"
+    assert loaded.origins[f"{prefix}.default_chunk_size"] == "file given.toml, line 5"
     assert loaded.origins[f"{prefix}.max_allowed_iterations"].startswith("environment REASOND__REASONING__")
 
 
@@ -134,7 +134,7 @@ def test_values_of_the_environment_are_toml_or_plain_text(variable: str, text: s
 
 def test_an_unknown_key_names_itself_the_nearest_and_where_it_was_read() -> None:
     assert problems('[server]\ngrcp_address = "x"') == {
-        "server.grcp_address": "is no known key; did you mean server.grpc_address? (file given.toml)"
+        "server.grcp_address": "is no known key; did you mean server.grpc_address? (file given.toml, line 2)"
     }
     assert problems(REASOND__SERVER__TLS_CERT="x") == {
         "server.tls_cert": "is no known key; did you mean server.tls_certificate? "
@@ -184,7 +184,7 @@ def test_all_problems_are_reported_at_once() -> None:
         "store.max_executions",
         "agents.max_agents",
     }
-    assert found["server.drain_delay_s"] == "must be at least 0, not -1 (file given.toml)"
+    assert found["server.drain_delay_s"] == "must be at least 0, not -1 (file given.toml, line 3)"
     assert found["agents.max_agents"] == (
         "must be a whole number, not 'many' (environment REASOND__AGENTS__MAX_AGENTS)"
     )
@@ -230,7 +230,51 @@ def test_a_wrong_value_is_named_with_what_would_be_right(text: str, key: str, de
     found = problems(text)
     assert list(found) == [key]
     assert description in found[key]
-    assert found[key].endswith("(file given.toml)") or "[0]" in key or text.endswith("]\n")
+    place = "" if "=" not in text else f", line {1 + text[: text.index('=')].count(chr(10))}"
+    assert found[key].endswith(f"(file given.toml{place})") or "[0]" in key or text.endswith("]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint", "line"),
+    [
+        ("[server]\n\ngrpc_listen = 'x'", "server.grpc_listen", "did you mean server.grpc_address?", 3),
+        ("[server]\nhttp_bind = 'x'", "server.http_bind", "did you mean server.http_address?", 2),
+        ("grpc_listen = 'x'", "grpc_listen", "did you mean server.grpc_address?", 1),
+        ("[lmm]\nmodel = 'x'", "lmm", "did you mean llm?", 2),
+        ("[sever]\n'tls' = 'off'", "sever", "did you mean server?", 2),
+        ("[llm]\nprovider = 'ollama'", "llm.provider", "are 'openai', with their base_url", 2),
+        (
+            "[reasoning]\ndefault_strategy = 'chain-of-thought'",
+            "reasoning.default_strategy",
+            "did you mean 'chain_of_thought'?",
+            2,
+        ),
+        (
+            "[reasoning]\n# all\nenabled_strategies = ['TreeOfThought']",
+            "reasoning.enabled_strategies[0]",
+            "did you mean 'tree_of_thought'?",
+            3,
+        ),
+        (
+            "[reasoning.strategies.Self-Refine]\ndefault_rounds = 1",
+            "reasoning.strategies.Self-Refine",
+            "did you mean 'self_refine'?",
+            2,
+        ),
+        (
+            "[reasoning]\nprogram_environment = 'x = 1'\n[reasoning.strategies.react]\nx = 1",
+            "reasoning.strategies.react.x",
+            "did you mean default_x?",
+            4,
+        ),
+    ],
+)
+def test_what_people_mistake_a_key_or_a_name_for_is_told_with_its_line(
+    text: str, key: str, hint: str, line: int
+) -> None:
+    found = problems(text)
+    assert hint in found[key]
+    assert found[key].endswith(f"(file given.toml, line {line})")
 
 
 def test_several_wrong_keys_of_one_strategy_are_all_named() -> None:

@@ -122,9 +122,9 @@ def test_origins_say_where_each_value_comes_from(tmp_path: Path, capsys: pytest.
     environ = {"REASOND__SERVER__MAX_JSONRPC_BATCH": "7"}
     config_commands.show(file, environ=environ, has_origin=True, as_json=True)
     found = json.loads(capsys.readouterr().out)
-    assert found["server.drain_delay_s"] == {"value": 1.5, "origin": f"file {file}"}
+    assert found["server.drain_delay_s"] == {"value": 1.5, "origin": f"file {file}, line 2"}
     assert found["server.max_jsonrpc_batch"] == {"value": 7, "origin": "environment REASOND__SERVER__MAX_JSONRPC_BATCH"}
     assert found["server.tls"] == {"value": "off", "origin": "default"}
     config_commands.show(file, environ=environ, has_origin=True, as_json=False)
     line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("server.drain_delay_s"))
-    assert line.split("  # ") == [line.split("  # ")[0], f"file {file}"]
+    assert line.split("  # ") == [line.split("  # ")[0], f"file {file}, line 2"]
