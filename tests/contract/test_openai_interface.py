@@ -11,6 +11,7 @@ from reasond_server.testing import ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
 from tests.unit.protocols.chat.chatting import CHAT, QUESTION, chunks_of, serve_chats
+from tests.unit.protocols.responses.responding import RESPONSES, TOOL, respond, resume, stream_response
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,56 @@ async def test_chats_leave_the_lines_and_the_counts_of_calls(caplog: pytest.LogC
         assert await metric(site, errors) == 1
         assert await metric(site, 'reasond_http_requests_total{route="/v1/chat/completions",status="200"}') == 2
         assert await metric(site, 'reasond_streams_open{transport="openai"}') == 0
+
+
+async def test_responses_leave_the_lines_and_the_counts_of_calls(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serve_chats() as site:
+        whole = await respond(site, input="What is 6 times 7?")
+        own = whole["reasond"]["execution_id"]
+        assert read_audit(caplog) == [("Reason", "allowed", "", own)]
+        streamed = (await stream_response(site, input="What is 6 times 7?"))[-1]["response"]
+        assert read_audit(caplog) == [("ReasonIterations", "allowed", "", streamed["reasond"]["execution_id"])]
+        await resume(site, whole["id"], after=3)
+        await site.client.get(f"{RESPONSES}/{whole['id']}/input_items")
+        await site.client.post(f"{RESPONSES}/{whole['id']}/cancel")
+        await site.client.delete(f"{RESPONSES}/{whole['id']}")
+        assert [line[:2] for line in read_audit(caplog)] == [
+            ("FollowExecution", "allowed"),
+            ("FollowExecution", "allowed"),
+            ("CancelExecution", "allowed"),
+            ("DeleteExecution", "allowed"),
+        ]
+        calls = 'reasond_calls_total{code="OK",method="openai.responses",transport="openai"}'
+        assert await metric(site, calls) == 2
+        assert await metric(site, 'reasond_calls_total{code="OK",method="openai.responses.delete"') == 1
+        assert await metric(site, 'reasond_http_requests_total{route="/v1/responses",status="200"}') == 2
+        assert await metric(site, 'reasond_http_requests_total{route="/v1/responses/{id}",status="200"}') == 4
+        assert await metric(site, 'reasond_streams_open{transport="openai"}') == 0
+
+
+async def test_a_response_needs_the_permissions_of_what_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ = {
+        "REASOND_CONFIG": "/dev/null",
+        "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json"),
+        "REASOND__LIMITS__REQUESTS_PER_MINUTE": "4",
+    }
+    create(KeyRequest(subject="chat", permissions=(CHAINS,)), config=None, environ=environ)
+    key = capsys.readouterr().out.strip()
+    async with serve_chats(environ=environ) as site:
+        site.client.headers["authorization"] = f"Bearer {key}"
+        asked = {"model": "reasond", "input": "What is 6 times 7?"}
+        statuses = []
+        for more in ({}, {"model": "reasond/react"}, {"tools": [TOOL]}):
+            answer = await site.client.post(RESPONSES, json={**asked, **more})
+            statuses.append((answer.status_code, answer.json().get("error", {}).get("code")))
+        assert statuses == [(200, None), (403, "PERMISSION_MISSING"), (403, "PERMISSION_MISSING")]
+        answers = [await site.client.post(RESPONSES, json=asked) for _ in range(5)]
+        assert answers[-1].status_code == 429
+        assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
+        assert answers[-1].headers["x-should-retry"] == "true"
 
 
 async def test_an_api_key_is_the_key_of_a_client_and_permits_what_it_was_made_for(

@@ -45,8 +45,8 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.metrics_page import METRICS_PATH
 from reasond_server.http_api.page_gate import PageGate
 from reasond_server.llm.traced_model import trace_model
+from reasond_server.protocols.attachments import Attachments
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
-from reasond_server.protocols.responses.deliveries import Deliveries
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats
@@ -133,7 +133,7 @@ class Server:
         self._limit_backend = build_limit_backend(settings.limits, observer=observer)
         self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
         self._watching: list[asyncio.Task[None]] = []
-        self._deliveries: Deliveries | None = None
+        self._attachments: Attachments | None = None
         self._health = HealthServicer(services=[each.name for each in DECLARED])
         self._is_ready = False
         self._is_draining = False
@@ -218,7 +218,7 @@ class Server:
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
-        for part in (self._deliveries, tools, self._engine, self._workshop):
+        for part in (self._attachments, tools, self._engine, self._workshop):
             if part is not None:
                 await part.aclose()
         for task in self._watching:
@@ -355,7 +355,7 @@ class Server:
         own = self._settings.openai
         if not own.enabled:
             return {}
-        self._deliveries = Deliveries(
+        self._attachments = Attachments(
             store=core.reasoning.store, desk=core.observed, within_s=self._settings.store.reattach_s
         )
         return {
@@ -363,7 +363,7 @@ class Server:
                 core.reasoning,
                 core.turns,
                 desk=core.observed,
-                deliveries=self._deliveries,
+                attachments=self._attachments,
                 presets=own.models,
                 now=self._clock.now,
             )

@@ -96,11 +96,13 @@ class ExecutionDesk:
         after_sequence: int,
         include_deltas: bool = False,
         keep_running: bool = False,
+        may_return: bool = False,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of an execution above `after_sequence`, including future ones.
 
-        With `keep_running` the execution continues when this stream is cut, in any process that runs it or takes it
-        over. This takes effect before the first event and cannot be revoked.
+        With `may_return` the execution waits for who leaves this stream. With `keep_running` it continues when this
+        stream is cut, in any process that runs it or takes it over. This takes effect before the first event and cannot
+        be revoked.
 
         Raises:
             ExecutionNotFoundError: this caller has no such execution.
@@ -109,8 +111,11 @@ class ExecutionDesk:
             InvalidRequestError: `after_sequence` is beyond the end of the log.
         """
         execution = await self._find(caller, execution_id, is_used=True)
-        link_rpc_to(self.runner.find_live(execution_id))
+        run = self.runner.find_live(execution_id)
+        link_rpc_to(run)
         _require_place(execution, after_sequence, field="resume.after_sequence")
+        if may_return and run is not None:
+            run.subscribers.expect_return()
         if keep_running:
             await self._keep(execution)
         events = self.follower.follow(execution, after=after_sequence, include_deltas=include_deltas)

@@ -74,6 +74,10 @@ _CLOSE: Final = (b"connection", b"close")
 _NOTHING: Final = (
     "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions and GET /v1/models are here"
 )
+_NOT_HERE: Final = {
+    "/v1/embeddings": "embeddings are not made here; ask the server of an embedding model for them",
+    "/v1/completions": f"bare text is not completed here; POST {CHAT_PATH} with it as the message of the user",
+}
 
 
 class OpenAiEndpoint:
@@ -120,7 +124,7 @@ class OpenAiEndpoint:
             name = path[len(MODELS_PATH) + 1 :]
             await _send(send, _encode_answer(await calls.call(MODELS_METHOD, {"model": name}), calls))
         else:
-            raise RefusalError(404, _NOTHING)
+            raise RefusalError(404, _NOT_HERE.get(path, _NOTHING))
 
     async def _serve_response(self, calls: Calls, scope: Scope, exchange: Exchange, send: Send) -> None:
         """Serve a path below one response.

@@ -190,8 +190,7 @@ class ReasoningService:
         execution = await self._start_once(caller, task, options)
         run = self.runner.find_live(execution.execution_id)
         if may_return and run is not None:
-            run.subscribers.finishes_open_calls = True
-            run.subscribers.grace_s = run.subscribers.patience_s
+            run.subscribers.expect_return()
         events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
         async with aclosing(events):
             async for event in events:

@@ -106,6 +106,10 @@ class Subscribers:
         self.finishes_open_calls = self.finishes_open_calls or may_return
         self._decide()
 
+    def expect_return(self) -> None:
+        """From now on whoever leaves may come back: open calls are finished, and the run waits `patience_s` seconds."""
+        self.finishes_open_calls, self.grace_s = True, self.patience_s
+
     def keep(self) -> None:
         """Continue without subscribers from now on; this cannot be revoked."""
         self.keeps_running = True

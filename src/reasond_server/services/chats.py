@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
+    from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.model_catalogue import ModelPreset
-    from reasond_server.protocols.responses.deliveries import Deliveries
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
 
@@ -51,13 +51,13 @@ def serve_chats(
     turns: TurnService,
     *,
     desk: ExecutionDesk,
-    deliveries: Deliveries,
+    attachments: Attachments,
     presets: Mapping[str, ModelPreset],
     now: Callable[[], datetime],
 ) -> Interface:
     """Return the OpenAI-compatible interface of `service` and `turns`, with the operator's models.
 
-    `desk` finds executions of every kind; `deliveries` hears of responses that were sent whole.
+    `desk` finds executions of every kind; `attachments` finds what a repeated request began.
 
     Raises:
         SettingsError: a model of the operator cannot work.
@@ -75,10 +75,9 @@ def serve_chats(
     responses = Responses(
         runs=runs,
         desk=desk,
-        store=service.store,
         catalogue=catalogue,
         counter=service.kind.models.own.counter,
-        deliveries=deliveries,
+        attachments=attachments,
     )
     own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses)}
     return partial(OpenAiEndpoint, Methods([own]))

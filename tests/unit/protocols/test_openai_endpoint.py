@@ -226,7 +226,9 @@ async def test_models_are_listed_and_found() -> None:
 ELSEWHERE = (
     ("POST", "/v1/responses/compact", 405, "GET, DELETE only"),
     ("GET", "/v1/responses/resp_1/elsewhere", 404, "POST /v1/responses"),
-    ("POST", "/v1/embeddings", 404, "POST /v1/chat/completions and GET /v1/models are here"),
+    ("POST", "/v1/embeddings", 404, "embeddings are not made here"),
+    ("POST", "/v1/completions", 404, "POST /v1/chat/completions with it"),
+    ("POST", "/v1/moderations", 404, "POST /v1/chat/completions and GET /v1/models are here"),
     ("GET", "/v1/chat/completions", 405, "POST only"),
     ("POST", "/v1/models", 405, "GET, HEAD only"),
 )

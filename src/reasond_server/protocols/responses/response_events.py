@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.http_api.json_mapping import describe_step
 from reasond_server.protocols.conversations import name_call
-from reasond_server.protocols.responses.response_json import ECHO, begin_response, end_response
+from reasond_server.protocols.responses.response_json import ECHO, SEALED, begin_response, end_response, seal
 from reasond_server.types import NOTHING, Iteration, Result
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
 from reasond_server.types.values import value
@@ -119,7 +119,7 @@ class ResponseWriter:
             "type": "reasoning",
             "id": self._name_item("rs"),
             "summary": [],
-            "encrypted_content": None,
+            "encrypted_content": seal(text) if SEALED in self._echo.get("include", ()) else None,
         }
         yield self._tell("response.output_item.added", output_index=self._place, item=item)
         where = {"item_id": item["id"], "output_index": self._place, "summary_index": 0}

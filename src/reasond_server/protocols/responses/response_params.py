@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import Field
 from pydantic_core import to_json
@@ -19,7 +19,7 @@ from reasond_server.protocols.openai_requests import (
     read_offer,
     require_question,
 )
-from reasond_server.protocols.responses.response_json import ECHO
+from reasond_server.protocols.responses.response_json import ECHO, SEALED, unseal
 from reasond_server.protocols.wire_params import WireParams
 from reasond_server.types import ToolCall
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _SYSTEM: Final = frozenset({"system", "developer"})
+_NO_TRUNCATION: Final = (
+    "truncation has no effect: what does not fit the window of the model is left out where that can be, and told, "
+    "and refused otherwise."
+)
 
 
 class ResponseParams(WireParams):
@@ -49,7 +53,7 @@ class ResponseParams(WireParams):
     max_tool_calls: Whole | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    truncation: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
@@ -77,7 +81,18 @@ class ResponseParams(WireParams):
             told["text"] = {"format": {"type": "text"}, **{name: each for name, each in self.text.items() if each}}
         if self.reasoning is not None:
             told["reasoning"] = {"effort": self.reasoning.get("effort"), "summary": self.reasoning.get("summary")}
-        return {**told, "warnings": [*self.warnings, *warnings]}
+        if SEALED in (self.include or ()):
+            told["include"] = [SEALED]
+        return {**told, "warnings": list(warnings)}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is said of the members that are ignored, or have no effect."""
+        others = [name for name in self.include or () if name != SEALED]
+        found = [f"include {show(name)} has no effect: nothing more is told here." for name in others[:MOST_PROBLEMS]]
+        if self.truncation == "disabled":
+            found.append(_NO_TRUNCATION)
+        return (*super().warnings, *found)
 
 
 class ResponseIdParams(Params):
@@ -113,7 +128,11 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
             builder.add_result(str(item.get("call_id") or ""), content.text, is_error=is_error)
         elif kind == "reasoning":
             parts = item.get("content") or item.get("summary")
-            builder.add_reasoning(read_content(field, parts if isinstance(parts, list) else []).text)
+            shown = read_content(field, parts if isinstance(parts, list) else []).text
+            text = shown or unseal(item.get("encrypted_content"))
+            builder.add_reasoning(text)
+            if not text and item.get("encrypted_content"):
+                warnings.append(f"The reasoning {field} is sealed by another server, and is passed over.")
         else:
             warnings.append(f"The item input.{place} of the type {show(kind)} is passed over.")
         if len(problems) >= MOST_PROBLEMS:

@@ -6,7 +6,6 @@ Without tools of the client a response is an execution of reasoning; with them i
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +20,8 @@ from reasond_server.http_api.event_frames import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.protocols.openai_requests import plan
-from reasond_server.protocols.responses.deliveries import ATTACH
-from reasond_server.protocols.responses.recall import read_echo, recall, recall_echo, tell_items
+from reasond_server.protocols.recalled_conversations import recall
+from reasond_server.protocols.responses.echoes import read_echo, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
 from reasond_server.protocols.responses.response_params import read_items, read_wish
@@ -33,15 +32,14 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.http_api.http_calls import Cursor
     from reasond_server.llm.model import TokenCounter
     from reasond_server.protocols.asked_runs import AskedRuns
+    from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.conversations import Dialogue
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.protocols.responses.deliveries import Deliveries
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
     from reasond_server.types import HistoryMessage, Principal, StreamEvent
 
@@ -49,7 +47,7 @@ _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the 
 
 
 @value
-class _Asked:
+class _Wanted:
     """What a request asks for, and what the response tells of it."""
 
     asked: Asked
@@ -66,17 +64,15 @@ class Responses:
         *,
         runs: AskedRuns,
         desk: ExecutionDesk,
-        store: ExecutionStore,
         catalogue: ModelCatalogue,
         counter: TokenCounter,
-        deliveries: Deliveries,
+        attachments: Attachments,
     ) -> None:
         self._runs = runs
         self._desk = desk
-        self._store = store
         self._catalogue = catalogue
         self._counter = counter
-        self._deliveries = deliveries
+        self._attachments = attachments
 
     async def create(self, caller: Principal, params: ResponseParams) -> dict[str, Any]:
         """Work on a request to its end, and return the response; in the background only begin.
@@ -84,20 +80,20 @@ class Responses:
         Raises:
             ReasondError: the request is refused, or the run failed.
         """
-        asked = await self._read(caller, params)
-        async with aclosing(self._events(caller, asked)) as events:
+        wanted = await self._read(caller, params)
+        async with aclosing(self._events(caller, wanted)) as events:
             writer: ResponseWriter | None = None
             async for event in events:
                 if isinstance(event.event, Heartbeat):
                     continue
-                writer = writer or _open_writer(event, asked.echo)
+                writer = writer or _open_writer(event, wanted.echo)
                 writer.take(event.event, event.create_time)
-                if writer.has_ended or (asked.is_background and writer.response is not None):
+                if writer.has_ended or (wanted.is_background and writer.response is not None):
                     break
         if writer is None or writer.response is None:
             raise InternalError("an execution left without an event")
         if writer.has_ended:
-            await self._deliveries.note(caller, writer.response, asked.asked.request_id)
+            await self._settle(caller, writer.response, wanted.asked.request_id)
         return writer.response
 
     async def stream(
@@ -108,19 +104,19 @@ class Responses:
         Raises:
             ReasondError: the request is refused, or the run failed; a run that failed has told so in its last event.
         """
-        asked = await self._read(caller, params)
+        wanted = await self._read(caller, params)
         writer: ResponseWriter | None = None
-        async with aclosing(self._events(caller, asked)) as events:
+        async with aclosing(self._events(caller, wanted)) as events:
             async for event in events:
                 if isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
                     continue
-                writer = writer or _open_writer(event, asked.echo)
+                writer = writer or _open_writer(event, wanted.echo)
                 frames = _frame(writer, event)
                 if frames:
                     yield frames
                 if writer.has_ended and writer.response is not None:
-                    await self._deliveries.note(caller, writer.response, asked.asked.request_id)
+                    await self._settle(caller, writer.response, wanted.asked.request_id)
                     yield DONE
                     break
 
@@ -140,14 +136,15 @@ class Responses:
         ref, log = await self._find(caller, params.response_id)
         writer, after = ResponseWriter(ref, recall_echo(ref, log)), params.starting_after
         # Whoever reads goes on for a client that has left, and leaves like one.
-        async with aclosing(self._desk.resume(caller, ref.execution_id, after_sequence=ref.after)) as events:
+        events = self._desk.resume(caller, ref.execution_id, after_sequence=ref.after, may_return=True)
+        async with aclosing(events):
             async for event in events:
                 if isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
                 elif frames := _frame(writer, event, after=after):
                     yield frames
                 if writer.has_ended and writer.response is not None:
-                    await self._deliveries.note(caller, writer.response, log.execution.request_id)
+                    await self._settle(caller, writer.response, log.execution.request_id)
                     break
         yield DONE
 
@@ -167,7 +164,7 @@ class Responses:
     async def list_input(self, caller: Principal, params: ResponseIdParams) -> dict[str, Any]:
         """Return a page of what the response was asked with. Raises as `get`."""
         ref, log = await self._find(caller, params.response_id)
-        items = tell_items(recall(ref, log, with_output=False), key=ref.key)
+        items = tell_items(recall(ref.execution_id, log, after=ref.after, with_output=False), key=ref.key)
         if params.order != "asc":
             items.reverse()
         ids = [item["id"] for item in items]
@@ -189,9 +186,9 @@ class Responses:
         Raises:
             ReasondError: the request is refused.
         """
-        asked = await self._read(caller, params)
-        text = to_json(asked.echo.get("tools", [])).decode() if asked.echo.get("tools") else ""
-        source = asked.asked.instead or asked.asked.source
+        wanted = await self._read(caller, params)
+        text = to_json(wanted.echo.get("tools", [])).decode() if wanted.echo.get("tools") else ""
+        source = wanted.asked.instead or wanted.asked.source
         if not isinstance(source, TurnReentry):
             query = source.query if isinstance(source, Task) else source.message
             said = [each for message in source.history for each in message.list_texts()]
@@ -206,7 +203,7 @@ class Responses:
             raise ExecutionNotFoundError(f"Response not found: {show(response_id)}")
         return ref, log
 
-    async def _read(self, caller: Principal, params: ResponseParams) -> _Asked:
+    async def _read(self, caller: Principal, params: ResponseParams) -> _Wanted:
         """Return what `params` ask for.
 
         Raises:
@@ -216,11 +213,12 @@ class Responses:
         dialogue = await self._read_dialogue(caller, params, warnings)
         asked = plan(read_wish(params, dialogue), self._catalogue)
         echo = params.echo((*warnings, *asked.warnings))
-        return _Asked(
+        return _Wanted(
             asked=replace(
                 asked,
                 source=replace(asked.source, echo_json=to_json(echo).decode()),
-                request_id=params.reasond.request_id or await self._find_attach_id(caller, params),
+                request_id=params.reasond.request_id
+                or await self._attachments.find_request_id(caller, params.attach_key, is_first=params.is_first),
             ),
             echo=echo,
             is_background=params.background is True,
@@ -238,16 +236,6 @@ class Responses:
         else:
             warnings += read_items(await self._resolve(caller, params.input or [], warnings), builder)
         return builder.build()
-
-    async def _find_attach_id(self, caller: Principal, params: ResponseParams) -> str:
-        """Return the request id by which a retry finds the execution; empty for one that must not attach."""
-        if not params.attach_key:
-            return ""
-        digest = hashlib.sha256(f"{params.attach_key}\0{caller.subject}".encode()).hexdigest()
-        name = f"{ATTACH}{digest}"
-        # An equal request is under way, or was not delivered: this one is another.
-        is_taken = params.is_first and await self._store.find_claim(caller.tenant, name) is not None
-        return "" if is_taken else name
 
     async def _resolve(
         self, caller: Principal, items: Sequence[Mapping[str, Any]], warnings: list[str]
@@ -290,12 +278,19 @@ class Responses:
             )
             error.retry_after_s = 1.0
             raise error
-        return recall(ref, log)
+        return recall(ref.execution_id, log, after=ref.after)
 
-    def _events(self, caller: Principal, request: _Asked) -> AsyncGenerator[StreamEvent, None]:
+    async def _settle(self, caller: Principal, response: Mapping[str, Any], request_id: str) -> None:
+        """Note that a response was sent whole; one that waits for results of tools is kept."""
+        is_waiting = bool(response["output"]) and response["output"][-1]["type"] == "function_call"
+        is_forgotten = not response["store"] and not is_waiting
+        execution_id = response["reasond"]["execution_id"]
+        await self._attachments.settle(caller, execution_id, request_id, is_forgotten=is_forgotten)
+
+    def _events(self, caller: Principal, wanted: _Wanted) -> AsyncGenerator[StreamEvent, None]:
         """Return the events of the response."""
-        may_return = bool(request.asked.request_id) or request.is_streamed
-        return self._runs.follow(caller, request.asked, keep_running=request.is_background, may_return=may_return)
+        may_return = bool(wanted.asked.request_id) or wanted.is_streamed
+        return self._runs.follow(caller, wanted.asked, keep_running=wanted.is_background, may_return=may_return)
 
 
 def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:

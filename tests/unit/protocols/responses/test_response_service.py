@@ -353,6 +353,25 @@ async def test_what_is_not_known_is_ignored_and_told() -> None:
     assert "'web_search' is not supported" in warnings
 
 
+async def test_a_reasoning_comes_back_from_its_sealed_content_alone_and_one_of_another_server_is_told() -> None:
+    model = script("6 times 7 is 42.<answer>42</answer>", "Again.<answer>42</answer>")
+    include = ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    async with serve_chats(model) as site:
+        first = await respond(site, input=QUESTION, include=include, truncation="disabled")
+        thought, message = first["output"]
+        kept = {**thought, "summary": []}
+        foreign = {"type": "reasoning", "id": "rs_9", "summary": [], "encrypted_content": "gAAAA"}
+        history = [{"role": "user", "content": QUESTION}, kept, message, foreign, {"role": "user", "content": "Sure?"}]
+        second = await respond(site, input=history)
+
+    assert "6 times 7 is 42." in [one.reasoning for one in model.requests[1].messages]
+    assert second["output"][0]["encrypted_content"] is None
+    told = " ".join(first["reasond"]["warnings"])
+    assert "'message.output_text.logprobs' has no effect" in told
+    assert "truncation has no effect" in told
+    assert "input.3 is sealed by another server" in " ".join(second["reasond"]["warnings"])
+
+
 async def test_keys_are_taken_from_the_headers_that_clients_use() -> None:
     async with serve_chats() as site:
         for name in ("x-api-key", "api-key"):

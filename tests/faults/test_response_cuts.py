@@ -1,0 +1,204 @@
+"""Responses are cut off at any byte, and their servers are killed: nothing is lost, doubled, reordered or paid twice.
+
+By hand: `RESPONSE_CUTS=1000 RESPONSE_KILLS=100 pytest -n0 -s tests/faults/test_response_cuts.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.engines.served import serving
+from tests.faults.turn_servers import read_count
+from tests.faults.upstream import DONE, STREAM_HEAD, chunk, upstream, usage
+from tests.http_clients import make_http_client
+from tests.unit.protocols.responses.responding import RESPONSES, put_together
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.engines.served import Served
+    from tests.faults.upstream import Conversation
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(14_400)]
+
+CUTS = read_count("RESPONSE_CUTS", 24)
+KILLS = read_count("RESPONSE_KILLS", 1)
+CLIENTS = 6
+CALLS = 2
+"""Model calls of one response: the plan, and the solution."""
+MOST_BYTES = 9_000
+"""A whole stream has about as many."""
+LIMIT_S = 3_600.0
+QUESTION = re.compile(r"question-\d+")
+
+
+@dataclass
+class Site:
+    """Servers over one store, of which any may be dead, and the model that all of them call."""
+
+    calls: Counter[str] = field(default_factory=Counter)
+    running: list[Served] = field(default_factory=list)
+    cuts: int = 0
+    kills: int = 0
+
+    async def answer(self, conversation: Conversation) -> None:
+        """Answer a model call with a text that no other call gets."""
+        if b'"messages"' not in conversation.body:
+            await conversation.answer("404 Not Found", b"{}")
+            return
+        question = QUESTION.findall(conversation.body.decode())[-1]
+        self.calls[question] += 1
+        text = f"Call {sum(self.calls.values())} = {question} ☂ " + "wörds " * 60
+        # Nothing waits for this: it varies what a kill meets.
+        await asyncio.sleep(random.uniform(0, 0.05))  # noqa: S311 - no secret
+        events = chunk(text) + chunk("<answer>42</answer>") + chunk(finish="stop") + usage(20, 10) + DONE
+        await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n" + events)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there were as many cuts and kills as are wanted."""
+        return self.cuts >= CUTS and self.kills >= KILLS
+
+    @asynccontextmanager
+    async def reading(self, method: str, path: str, **request: Any) -> AsyncIterator[httpx.Response]:
+        """Send a request to any server."""
+        server = random.choice(self.running)  # noqa: S311 - no secret
+        headers = {"authorization": f"Bearer {server.token}", **request.pop("headers", {})}
+        async with (
+            make_http_client(base_url=f"http://{server.http}") as client,
+            client.stream(method, path, headers=headers, **request) as response,
+        ):
+            yield response
+
+
+@dataclass
+class Reader:
+    """A client of one response: the events that it got, whatever was cut off between them."""
+
+    site: Site
+    question: str
+    is_background: bool
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    async def read(self, most_bytes: int) -> bool:
+        """Read on, up to `most_bytes`, and return whether that was the end."""
+        body = {"model": "reasond/plan_and_solve", "input": self.question, "stream": True}
+        headers = {"x-client-request-id": self.question}
+        if self.events and self.is_background:
+            last = str(self.events[-1]["sequence_number"])
+            path = f"{RESPONSES}/{self.events[0]['response']['id']}"
+            place = self.site.reading("GET", path, params={"stream": "true", "starting_after": last})
+        else:
+            # A request that is sent again is answered from its beginning.
+            self.events.clear()
+            sent = {**body, "background": self.is_background}
+            place = self.site.reading("POST", RESPONSES, json=sent, headers=headers)
+        async with place as response:
+            if response.status_code != 200:
+                assert response.status_code in {409, 429, 503}, await response.aread()
+                return False
+            return await self._take(response, most_bytes)
+
+    async def _take(self, response: httpx.Response, most_bytes: int) -> bool:
+        rest, got = b"", 0
+        async for piece in response.aiter_raw():
+            piece = piece[: most_bytes - got]  # noqa: PLW2901 - what is left of it
+            got += len(piece)
+            *frames, rest = (rest + piece).split(b"\n\n")
+            for frame in frames:
+                data = frame.partition(b"data: ")[2]
+                if data == b"[DONE]":
+                    return True
+                if data and (event := json.loads(data))["type"] != "error":
+                    self.events.append(event)
+            if got >= most_bytes:
+                self.site.cuts += 1
+                return False
+        return False
+
+    async def read_all(self) -> None:
+        """Read to the end, with cuts at random as long as more of them are wanted."""
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                most = random.randrange(MOST_BYTES) if self.site.cuts < CUTS else sys.maxsize  # noqa: S311 - no secret
+                try:
+                    if await self.read(most):
+                        return
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    await asyncio.sleep(0.05)
+
+
+async def ask(site: Site, name: int) -> int:
+    """Ask one question after another until the site is done, and check what each reader got; return how many."""
+    asked = 0
+    while not site.is_done:
+        before = site.kills
+        reader = Reader(site=site, question=f"question-{name}{asked:05}", is_background=asked % 2 == 0)
+        await reader.read_all()
+        whole = Reader(site=site, question=reader.question, is_background=True, events=reader.events[:1])
+        while not await whole.read(sys.maxsize):
+            pass
+        assert put_together(reader.events) == put_together(whole.events)
+        assert [each for each in reader.events if "delta" not in each] == [
+            each for each in whole.events if "delta" not in each
+        ]
+        numbers = [each["sequence_number"] for each in reader.events]
+        assert numbers == sorted(set(numbers))
+        assert reader.events[-1]["response"]["status"] == "completed", reader.events[-1]
+        # A call that was under way when its server was killed was not recorded by anybody.
+        assert CALLS <= site.calls[reader.question] <= CALLS + site.kills - before
+        asked += 1
+    return asked
+
+
+async def kill_now_and_then(site: Site, stack: AsyncExitStack, folder: Path, environ: dict[str, str]) -> None:
+    """Kill a server after a random number of model calls, and start another in its place."""
+    for number in range(KILLS):
+        wanted = sum(site.calls.values()) + random.randrange(2, 8)  # noqa: S311 - no secret
+        while sum(site.calls.values()) < wanted:  # noqa: ASYNC110 - the model tells nobody
+            await asyncio.sleep(0.01)
+        dead = random.choice(site.running)  # noqa: S311 - no secret
+        site.kills += 1
+        dead.process.kill()
+        dead.process.wait()
+        new = await stack.enter_async_context(serving(folder, f"again{number}", environ))
+        site.running[site.running.index(dead)] = new
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_is_cut_off_is_whole_in_the_end_and_was_paid_once(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'reasond.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    site = Site()
+    async with upstream(site.answer) as model, AsyncExitStack() as stack:
+        environ = {
+            "OPENAI_API_KEY": "none",
+            "REASOND__STORE__URL": url,
+            "REASOND__STORE__LEASE_S": "3",
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__BASE_URL": model.address,
+            "REASOND__LLM__MODEL": "fake",
+        }
+        for number in range(1 if kind == "sqlite" else 2):
+            site.running.append(await stack.enter_async_context(serving(tmp_path, f"server{number}", environ)))
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(ask(site, name)) for name in range(1, CLIENTS + 1)]
+            group.create_task(kill_now_and_then(site, stack, tmp_path, environ))
+    responses, calls = sum(each.result() for each in asked), sum(site.calls.values())
+    sys.stdout.write(
+        f"{kind}: {site.cuts} cuts, {site.kills} SIGKILLs, {responses} responses: 0 lost, doubled or reordered; "
+        f"{calls - CALLS * responses} calls were under way at a kill and made again\n"
+    )
