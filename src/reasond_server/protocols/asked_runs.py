@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import ReasondError
 from reasond_server.types import Task
-from reasond_server.types.turns import TurnStart
+from reasond_server.types.turns import HandedOff, TurnResult, TurnStart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -57,16 +57,16 @@ class AskedRuns:
         else:
             require_permission(caller, self._turn_operation)
             events = self._follow_leg(caller, asked, include_deltas=include_deltas)
-        execution_id = ""
+        last: StreamEvent | None = None
         try:
             async with aclosing(events):
                 async for event in events:
-                    execution_id = event.execution_id
+                    last = event
                     yield event
         except (GeneratorExit, asyncio.CancelledError):
-            is_left = isinstance(asked.source, TurnStart) and not asked.request_id and not may_return
-            if execution_id and is_left:
-                await asyncio.shield(self._turns.cancel(caller, execution_id))
+            is_new_turn = isinstance(asked.source, TurnStart) and not asked.request_id and not may_return
+            if last is not None and is_new_turn and not isinstance(last.event, HandedOff | TurnResult):
+                await asyncio.shield(self._turns.cancel(caller, last.execution_id))
             raise
 
     async def _follow_leg(
