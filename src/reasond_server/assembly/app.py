@@ -38,6 +38,7 @@ from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
+from reasond_server.http_api.cross_origin import CrossOriginApp
 from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_calls import Methods
@@ -341,7 +342,7 @@ class Server:
         host, port = split_address(server.http_address)
         limits = ConnectionLimits(max_connections=server.max_http_connections, write_timeout_s=server.write_timeout_s)
         return HttpServer(
-            app=app,
+            app=CrossOriginApp(app, origins=server.cors_origins) if server.cors_origins else app,
             host=host,
             port=port,
             tls=find_tls_files(server),

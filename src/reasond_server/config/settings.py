@@ -53,6 +53,15 @@ class ServerSettings(Section):
         description="Where HTTP (JSON-RPC, agent card, health) listens, host:port; port 0 picks a free one; "
         "empty turns HTTP off.",
     )
+    cors_origins: tuple[Annotated[str, StringConstraints(pattern=r"^https?://[^\s/?#*]+$", max_length=256)], ...] = (
+        Field(
+            default=(),
+            strict=False,
+            max_length=100,
+            description="Origins of pages in browsers that may call HTTP, such as https://app.example; "
+            "their calls need a token as all others do.",
+        )
+    )
     console: bool = Field(
         default=True,
         description="Whether HTTP serves /console: pages for a browser, which show data for a token only.",

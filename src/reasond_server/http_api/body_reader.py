@@ -183,7 +183,7 @@ async def read_call_body(
     """
     headers = exchange.headers
     if not headers.accepts_json():
-        # A page of another site can send JSON only after a CORS preflight, which is never granted.
+        # A page of another site can send JSON only after a CORS preflight, which [server] cors_origins grants.
         raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
     require_plain(headers)
     declared = headers.declared_bytes()
