@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.tags import TagKind
-from reasond_server.dialects.reasoning_marks import LONE_CLOSE
+from reasond_server.dialects.reasoning_marks import LONE_CLOSE, may_leave_open
 from reasond_server.dialects.written_calls import may_begin_call, read_text_calls
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
@@ -95,6 +95,9 @@ class ReplyListener:
 
     Some models write calls of `tools`, or of tools `told` in the prompt, into their text in a form of their own. From
     where such a call may begin, no fragments are returned before the end, and the reply has the calls.
+
+    With `holds_text`, text is returned only when it is known to be no reasoning: when reasoning was told apart, or at
+    the end. Without it, `has_taken_back` says that text which was returned turned out to be reasoning.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class ReplyListener:
         label: str = "",
         seed: int | None = None,
         json_schema: Json | None = None,
+        holds_text: bool = False,
     ) -> None:
         self._kinds = kinds
         self._tools = {spec.name: spec.parameters for spec in (*tools, *told)}
@@ -118,6 +122,7 @@ class ReplyListener:
         # A bound method in the request would make a cycle, which keeps whole prompts until they are looked for.
         self._current = current = _CurrentParser(TagParser(kinds=kinds))
         self._hold = CallHold()
+        self._text_hold = TextHold(is_open=holds_text)
         self._texts: list[str] = []
         self._behind = ""
         self.request = ChatRequest(
@@ -144,12 +149,20 @@ class ReplyListener:
         return self._current.parser
 
     @property
+    def has_taken_back(self) -> bool:
+        """Whether text that was returned, and not held back, turned out to be reasoning."""
+        return self._parser.has_taken_back and not self._text_hold.is_used
+
+    @property
     def is_done(self) -> bool:
         """Whether to close the call: the reply is complete, and the model keeps writing."""
         return self._past > _ROOM_TO_END_CHARACTERS
 
     def take(self, event: ModelEvent) -> Sequence[Fragment]:
         """Take one event of the model and return the fragments that are certain now."""
+        return self._text_hold.take(self._take(event), has_taken_back=self._parser.has_taken_back)
+
+    def _take(self, event: ModelEvent) -> Sequence[Fragment]:
         if isinstance(event, Finished):
             self._finished = event
         elif self._parser.is_done:
@@ -216,6 +229,7 @@ class ReplyListener:
             ModelProtocolError: the stream of the model ended without a finish reason.
         """
         rest, reply = self._close(counter)
+        rest = self._text_hold.close(rest, has_taken_back=self._parser.has_taken_back)
         if not self._tools:
             return rest, reply
         shown = [*self._hold.take(rest), *self._hold.release()]
@@ -321,6 +335,34 @@ class CallHold:
         return held
 
 
+class TextHold:
+    """Holds text back until it is known whether it is the reasoning of a model whose prompt opens it.
+
+    Attributes:
+        is_used: whether it has held anything.
+    """
+
+    def __init__(self, *, is_open: bool) -> None:
+        self._is_open = is_open
+        self.is_used = False
+        self._held: list[Fragment] = []
+
+    def take(self, fragments: Sequence[Fragment], *, has_taken_back: bool) -> Sequence[Fragment]:
+        """Take the next fragments and return those that are known; text that was taken back is reasoning."""
+        if not self._is_open:
+            return fragments
+        if not has_taken_back and not any(each.is_thinking for each in fragments):
+            self._held += fragments
+            self.is_used = self.is_used or bool(fragments)
+            return ()
+        return self.close(fragments, has_taken_back=has_taken_back)
+
+    def close(self, fragments: Sequence[Fragment], *, has_taken_back: bool) -> Sequence[Fragment]:
+        """Return all that was held, and the last fragments."""
+        held, self._held, self._is_open = self._held, [], False
+        return [*(Fragment(text=each.text, is_thinking=True) if has_taken_back else each for each in held), *fragments]
+
+
 async def hear(
     *,
     model: ChatModel,
@@ -348,6 +390,8 @@ async def hear(
         tool_choice=tool_choice,
         label=label,
         json_schema=json_schema,
+        # Text before the tag of an answer is reasoning anyway.
+        holds_text=TagKind.ANSWER not in kinds and may_leave_open(model.name),
     )
     is_asking = True
     while is_asking:

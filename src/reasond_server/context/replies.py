@@ -72,6 +72,9 @@ class TagParser:
     fences (``` and ~~~, as in CommonMark) are text, except in a fence around the whole reply. The first opening tag of
     `kinds` decides the kind, and its closing tag ends the reply. Other tags after it are text, except an immediate
     repetition of the opening tag, which is dropped.
+
+    Attributes:
+        has_taken_back: whether fragments of text that were returned before turned out to be reasoning.
     """
 
     def __init__(self, *, kinds: Collection[TagKind] = _PLAIN_KINDS, max_characters: int = _MAX_CHARACTERS) -> None:
@@ -89,6 +92,7 @@ class TagParser:
         self._is_cut = False
         self._has_content = False
         self._fresh: list[Fragment] = []
+        self.has_taken_back = False
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._content: list[str] = []
@@ -349,6 +353,8 @@ class TagParser:
 
     def _take_back(self) -> None:
         """Make reasoning of all text so far, and of the answer in it."""
+        self.has_taken_back = True
+        self._fresh = [Fragment(text=each.text, is_thinking=True) for each in self._fresh]
         self._thinking += [*self._text, *self._content]
         self._text, self._content, self._kind, self._has_content = [], [], None, False
 

@@ -22,6 +22,7 @@ from reasond_server.dialects.score_marks import (
     LABELS,
     NOT_SCORES,
     OUT_OF,
+    POINTS,
     RATED,
     STARS,
     VERDICTS,
@@ -36,14 +37,15 @@ if TYPE_CHECKING:
 
 _DRESSING = r"[*_`\"'\[(<{\s]{0,8}"
 _VALUE = (
-    r"(?P<number>-?(?<![\w.,])\d{1,4}(?:[.,]\d{1,6})?)(?![\w]|[.,]\d)"
+    r"(?P<number>-?(?:(?<![\w.,])|(?<=は))\d{1,4}(?:[.,]\d{1,6})?)"
+    rf"(?:\s?(?:{POINTS}))?(?![\w]|[.,]\d)"
     rf"(?:[*_`\"'\s]{{0,3}}(?P<percent>%)|[*_`\"'\s]{{0,3}}(?:{OUT_OF})\s{{0,3}}(?P<whole>\d{{1,4}}|ten|five)\b"
     r"|\s?(?P<stars>stars?\b))?(?P<range>\s?(?:[-\u2013~]|to|or|bis|oder)\s?\d)?"
 )
 _SCALE = r"(?:\s?\(\s?(?:\d{1,3}\s?(?:-|\u2013|to)\s?|out of |/|max\.? )(?P<scale>\d{1,3})\s?\))?"
 _LABELLED = re.compile(
-    rf"(?<![^\W_])(?P<total>(?:{WHOLE})[ -]?)?(?:{LABELS})(?![^\W_]){_SCALE}[*_`\"'\s]{{0,4}}"
-    rf"(?:[:=\uff1a]|->|[-\u2013\u2014] )"
+    rf"(?<![^\W_])(?P<total>(?:{WHOLE})[ -]?)?(?:{LABELS})(?![^\W_は]){_SCALE}[*_`\"'\s]{{0,4}}"
+    rf"(?:[:=\uff1aは]|->|[-\u2013\u2014] )"
     rf"{_DRESSING}(?:{_VALUE}|(?P<word>[a-z'/]{{1,20}}))?",
     re.IGNORECASE,
 )

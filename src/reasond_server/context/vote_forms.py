@@ -56,13 +56,16 @@ _VALUE = re.compile(
 _WORD = r"[A-Za-zμΩ]{1,20}(?:\^-?[23])?"
 _UNIT = rf"%|°|°?{_WORD}(?: ?/ ?{_WORD})?|[€£¥₹₽₩円元¢$]"
 _QUANTITY = re.compile(rf"(?P<value>{_VALUE.pattern}) ?(?P<unit>{_UNIT})")
-_NAMED_QUANTITY = re.compile(rf"({_VALUE.pattern}) ?([°a-zμ][a-zμ°/ ]{{0,40}}[a-z])", re.IGNORECASE)
+_NAMED_QUANTITY = re.compile(
+    rf"({_VALUE.pattern}) ?((?:°|[^\W\d_])(?:[^\W\d_]|[°/ ]){{0,40}}[^\W\d_]|[^\W\d_a-z])", re.IGNORECASE
+)
+_COPULA = re.compile(r"(?<=\d) ?(?:です|である|だ|입니다|이다|예요|이에요)[.。]?$")
 _MONEY = re.compile(rf"(?P<sign>[+-]?) ?(?P<currency>{PREFIX_CURRENCIES}) ?(?P<rest>-?[\d.].*)", re.IGNORECASE)
 _NAME_OF_DIGITS = re.compile(r"[+-]?(?:0\d.*|[1-9]\.[12]0)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ '_]\d{3})+(?![\d])|(?<![\d.,])\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])")
 _CONTINENTAL = re.compile(r"(?<![\d.,])(\d{1,3}(?:[. ']\d{3})+),(\d{1,6})(?![\d,.])")
 _DOTTED = re.compile(r"[+-]?\d{1,3}(?:\.\d{3}){2}")
-_DECIMAL_COMMA = re.compile(r"^([+-]?\d{1,9}),(\d{1,2}|\d{4,9})(?= ?(?:[A-Za-z%°€£₹₽₩μΩ]))")
+_DECIMAL_COMMA = re.compile(r"^([+-]?\d{1,9}),(\d{1,2}|\d{4,9})(?= ?(?:[^\W\d_]|[%°€£₹₽₩Ω]))")
 _NEGATIVE = re.compile(r"^- (?=[\d.])")
 _FRACTION_IN_PARENTHESES = re.compile(r"([+-]?) ?\(\s*([+-]?[\d ]+/ ?\d+)\s*\)")
 _LEAD = re.compile(
@@ -76,6 +79,7 @@ _FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n`]*\n(.*?)\n? {0,3}\1[`~]*\s*", re.DO
 _HTML = re.compile(r"</?(?:b|i|strong|em|u|p|span|code|mark)>|<br ?/?>", re.IGNORECASE)
 _CHOICE = re.compile(
     rf"(?i:{CHOICE_WORDS}):? ?\(?([A-Ja-j])\)?(?:(?:[:.),]| [-\u2013\u2014]| is\b).*)?"
+    r"|([A-J]) ?(?:选项|選項)"
     r"|[(\[]([A-Ja-j])[)\]](?:[:.]? \S.*)?|([A-Ja-j])\)(?: ?\S.*)?"
     # An initial of a name is read as a choice, that of a species is not.
     r"|([A-J])[.:](?! ?[A-Za-z]\.)(?! [a-z]+$) ?\S.*|([B-Jb-j])[.:](?! ?[A-Za-z]\.)(?: [A-Z\d$\\].*)?"
@@ -188,7 +192,7 @@ def _simplify(text: str, depth: int) -> str:
         is_wrapped = text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing)
         if is_wrapped and opening not in inner and closing not in inner:
             return inner.strip()
-    text = _INLINE_MATH.sub(r"\1", text)
+    text = _COPULA.sub("", _INLINE_MATH.sub(r"\1", text))
     text = _BECAUSE.sub("", _LEAD.sub("", _SUBSCRIPT.sub(r"\1", text))).strip()
     if (choice := _CHOICE.fullmatch(text.rstrip(" ;,"))) is not None:
         return next(letter for letter in choice.groups() if letter).casefold()

@@ -79,7 +79,7 @@ EXPLANATIONS: Final = (
 
 CHOICE_WORDS: Final = (
     "option|choice|answer choice|answer option|letter|alternative|variante|opción|opção|opzione|вариант|选项|選項|"
-    "選択肢|보기"
+    "選択肢|보기|antwort|réponse|respuesta|risposta|resposta|ответ|答案"
 )
 """Words before the letter of a choice."""
 

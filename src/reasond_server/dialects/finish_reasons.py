@@ -35,7 +35,8 @@ _WORDS: Final[Mapping[FinishKind, str]] = {
     FinishKind.LENGTH: (
         "length max_tokens max_output_tokens max_completion_tokens max_new_tokens max_length model_length "
         "token_limit limit length_capped context_length context_length_exceeded context_window_exceeded error_limit "
-        "incomplete model_context_window_exceeded truncated repetition"
+        "incomplete model_context_window_exceeded truncated repetition max_total_tokens max_context max_context_length "
+        "max_time cut_off length_exceeded overlength loop_detected timeout_exceeded"
     ),
     FinishKind.CONTENT_FILTER: (
         "content_filter content_filtered content_moderation moderation safety sensitive recitation blocklist blocked "
@@ -44,7 +45,7 @@ _WORDS: Final[Mapping[FinishKind, str]] = {
     ),
     FinishKind.FAILED: (
         "error abort aborted cancel cancelled canceled insufficient_system_resource network_error timeout failed "
-        "failure server_error internal_error engine_overloaded overloaded"
+        "failure server_error internal_error engine_overloaded overloaded rate_limit user_cancel"
     ),
 }
 _KINDS: Final = {word: kind for kind, words in _WORDS.items() for word in words.split()}

@@ -18,6 +18,15 @@ FIELDS: Final = (
 LONE_CLOSE: Final = "\n</think>\n"
 """Stands in the text where reasoning ended that no mark had opened: all text before it was reasoning."""
 
+# Models whose templates end the prompt with the opening mark, so that their text has the closing one alone: DeepSeek-R1
+# and V3.1, QwQ and Qwen3-Thinking, GLM-4.5 and later, MiniMax-M2, Kimi-K2-Thinking, Nemotron, EXAONE Deep, by their
+# templates; hosts that tell reasoning apart drop it.
+_LEAVES_OPEN: Final = re.compile(
+    r"(?:^|[-_/.:])(?:r1|qwq|think|thinking|reasoner|reasoning)(?:[-_.:/]|$)"
+    r"|deepseek-v3\.[1-9]|glm-(?:4\.[5-9]|[5-9])|minimax-m[1-9]|nemotron|exaone-deep",
+    re.IGNORECASE,
+)
+
 # DeepSeek, Qwen; QwenLM/qwen-code#8818; Seed-OSS; MiniMax; LongCat; Magistral; Kimi-VL; Cohere; OpenThinker; Gemma.
 _PAIRS: Final = (
     *((f"<{name}>", f"</{name}>") for name in ("think", "thinking", "seed:think", "mm:think", "antml:thinking")),
@@ -72,6 +81,11 @@ _QUOTES: Final = frozenset("`\"'\u201c\u201d\u2018\u2019")
 # White space that is looked at behind a mark, to know whether it is spoken of.
 _LOOK_AHEAD: Final = 3
 _MAX_LINE: Final = 200
+
+
+def may_leave_open(model: str) -> bool:
+    """Return whether the model of this name may write reasoning that only ends with a mark, and begins with none."""
+    return _LEAVES_OPEN.search(model) is not None
 
 
 class Piece(NamedTuple):

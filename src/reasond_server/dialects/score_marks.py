@@ -9,9 +9,13 @@ from typing import Final
 
 LABELS: Final = (
     "score|rating|grade|mark|points|punktzahl|punkte|bewertung|wertung|puntuación|calificación|puntaje|nota|pontuação|"
-    "punteggio|voto|оценка|балл|ocena|puan|điểm|得分|评分|評分|分数|スコア|評価|点数|점수|평점"
+    "punteggio|voto|оценка|балл|ocena|puan|điểm|poäng|betyg|cijfer|karakter|arvosana|hodnocení|βαθμός|الدرجة|ציון|स्कोर|"
+    "得分|评分|評分|分数|スコア|評価|点数|점수|평점"
 )
 """Words before a score."""
+
+POINTS: Final = "分|点(?:です|でした)?|점(?:입니다)?|балл|балла|баллов"
+"""Words behind a score that only say that it is one, and that no blank need part from it."""
 
 WHOLE: Final = "final|overall|total|gesamt|global|finale|totale|итоговая|общая|总|最终|総合|최종"
 """Words that mark one of several scores as that of the whole."""

@@ -9,16 +9,22 @@ from __future__ import annotations
 from typing import Final
 
 _NAMES: Final = {
-    "h": "hour hours hr hrs",
-    "min": "minute minutes mins",
-    "s": "second seconds sec secs",
+    "h": "hour hours hr hrs stunde stunden heure heures hora horas ora ore час часа часов 小时 時間 시간",
+    "min": "minute minutes mins minuten minuto minutos minuti минута минуты минут 分钟 分間 分 분",
+    "s": (
+        "second seconds sec secs sekunde sekunden seconde secondes "
+        "segundo segundos secondi секунда секунды секунд 秒 초"
+    ),
     "ms": "millisecond milliseconds",
-    "day": "days d",
+    "day": "days d tag tage tagen jour jours día días dia dias giorno giorni день дня дней 天 日間",
     "week": "weeks wk wks",
     "month": "months",
-    "year": "years yr yrs",
-    "m": "meter meters metre metres",
-    "km": "kilometer kilometers kilometre kilometres kms",
+    "year": "years yr yrs jahr jahre jahren an ans année années año años ano anos anno anni год года лет 年",
+    "m": "meter meters metre metres mètre mètres metro metros метр метра метров 米",
+    "km": (
+        "kilometer kilometers kilometre kilometres kms kilomètre kilomètres kilómetro "
+        "kilómetros quilômetros километр километра километров км 公里 千米"
+    ),
     "cm": "centimeter centimeters centimetre centimetres cms",
     "mm": "millimeter millimeters millimetre millimetres",
     "mile": "miles mi",
@@ -26,7 +32,10 @@ _NAMES: Final = {
     "inch": "inches",
     "yard": "yards yd yds",
     "g": "gram grams gramme grammes",
-    "kg": "kilogram kilograms kilogramme kilogrammes kgs",
+    "kg": (
+        "kilogram kilograms kilogramme kilogrammes kgs kilogramm "
+        "kilogramos килограмм килограмма килограммов кг 公斤 千克"
+    ),
     "mg": "milligram milligrams",
     "lb": "lbs",
     "ton": "tons",
@@ -39,7 +48,10 @@ _NAMES: Final = {
     "Hz": "hertz",
     "K": "kelvin kelvins",
     "mol": "mole moles",
-    "%": "percent pct per\u00a0cent",
+    "%": (
+        "percent pct per\u00a0cent prozent pourcent pour\u00a0cent "
+        "por\u00a0ciento por\u00a0cento per\u00a0cento procent процент процента процентов"
+    ),
     "°": "degree degrees deg",
     "°c": "degrees\u00a0celsius degree\u00a0celsius degrees\u00a0c celsius deg\u00a0c °\u00a0c",
     "°f": "degrees\u00a0fahrenheit degree\u00a0fahrenheit degrees\u00a0f fahrenheit deg\u00a0f °\u00a0f",

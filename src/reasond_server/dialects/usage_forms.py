@@ -30,11 +30,13 @@ _PLACES: Final = (
 # Chat Completions, Responses and Anthropic, Gemini, Ollama, Bedrock, llama.cpp.
 _PROMPT: Final = (
     *("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_token_count", "prompt_eval_count"),
-    *("inputTokens", "inputTokenCount", "promptTokens", "prompt_n"),
+    *("inputTokens", "inputTokenCount", "promptTokens", "prompt_n", "input_token_count", "num_input_tokens"),
+    *("num_prompt_tokens", "tokens_evaluated"),
 )
 _OUTPUT: Final = (
     *("completion_tokens", "output_tokens", "candidatesTokenCount", "candidates_token_count", "eval_count"),
-    *("outputTokens", "outputTokenCount", "completionTokens", "generated_tokens", "predicted_n"),
+    *("outputTokens", "outputTokenCount", "completionTokens", "generated_tokens", "predicted_n", "generation_tokens"),
+    *("generated_token_count", "output_token_count", "num_output_tokens", "num_completion_tokens", "tokens_predicted"),
 )
 _TOTAL: Final = ("total_tokens", "totalTokenCount", "total_token_count", "totalTokens")
 _DETAILS_OF_PROMPT: Final = ("prompt_tokens_details", "input_tokens_details")
@@ -43,7 +45,7 @@ _REASONING: Final = ("reasoning_tokens", "thinking_tokens", "thoughtsTokenCount"
 # OpenAI, DeepSeek, Moonshot, Anthropic, Gemini, Bedrock.
 _CACHED: Final = (
     *("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount"),
-    *("cached_content_token_count", "cacheReadInputTokens", "cache_n"),
+    *("cached_content_token_count", "cacheReadInputTokens", "cache_n", "input_cached_tokens", "cached_input_tokens"),
 )
 # What Anthropic, Bedrock and llama.cpp count beside the tokens of the prompt, or within them.
 _PARTS: Final = (

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # Hermes and Qwen (vllm-project/vllm#22975), Qwen3-Coder and Llama (mudler/LocalAI#10346), GLM, Granite, Phi-4, Mistral,
 # DeepSeek with its DSML, Kimi K2, harmony (waybarrios/vllm-mlx#107), Anthropic and MiniMax, Gemma, Cohere, LFM2,
-# Nemotron, Seed-OSS, InternLM, and the form of our own prompts.
+# Nemotron, Seed-OSS, InternLM, LM Studio (lmstudio-ai/lmstudio-bug-tracker#630), Phi-4-mini, Llama 4, functionary,
+# Qwen-Agent, and the form of our own prompts.
 _MARK: Final = re.compile(
     r"<\|?(?:[a-z]{1,16}:)?tool_?calls?(?:_start|_section_begin|_begin)?\|?>|<TOOLCALL>|<\|?tools_prefix\|>"
     r"|<(?:antml:)?function_calls?>|<start_function_call>|<function(?:=|\s+name=)|<(?:antml:)?invoke\s+name="
@@ -27,12 +28,14 @@ _MARK: Final = re.compile(
     r"|<[|\uff5c](?:tool[\u2581_ ]calls?[\u2581_ ]begin|DSML)[|\uff5c]"
     r"|(?:<\|start\|>assistant\s*)?(?:<\|channel\|>\s*(?:commentary|analysis)\s*|(?<=assistant )|^commentary\s*)?"
     r"to=functions\."
+    r"|<execute_tool>|<tool_(?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
+    r"|\u273fFUNCTION\u273f"
     r"|<action>(?=\s*(?:```\w*\s*)?\{)|<tools>(?=\s*[{\[])",
     re.IGNORECASE | re.MULTILINE,
 )
 # A text that may become a call: nothing from there on is shown until the reply is whole.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action)|<[|\uff5c]|\[TOOL_CALLS|\bto=functions"
+    r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
     r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
     r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
     re.IGNORECASE | re.MULTILINE,
@@ -53,11 +56,21 @@ _GLM_PAIR: Final = re.compile(
     r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>))", re.DOTALL
 )
 _LAST_WORD: Final = re.compile(r"([A-Za-z_][\w.-]{0,127})(?::\d{1,4})?\W*$")
-_TOKEN: Final = re.compile(r"<[|\uff5c][^<>]{0,40}[|\uff5c]>|</?[\w:]{1,30}>|```\w{0,12}|\bjson\b")
+_RECIPIENT: Final = re.compile(r"\bto=functions\.([A-Za-z_][\w.-]{0,127})")
+_TOKEN: Final = re.compile(
+    r"\u273f[A-Z]{1,10}\u273f:?|<[|\uff5c][^<>]{0,40}[|\uff5c]>|</?[\w:]{1,30}>|```\w{0,12}|\bjson\b"
+)
 _BRACKETED: Final = re.compile(r"\[(?:TOOL_CALLS|ARGS)\]|\[CALL_ID\]\w{0,64}")
 # How FunctionGemma and Gemma 4 write quotes.
 _QUOTE: Final = re.compile(r"<escape>|<\|\"\|>")
 _REACT: Final = re.compile(r"^Action:\s*`?([\w.-]{1,128})`?\s*\n+Action Input:\s*(.*)", re.DOTALL | re.MULTILINE)
+_PYTHON_LINE: Final = re.compile(r"\[.*\]|[A-Za-z_][\w.]{0,127}\(.*\)", re.DOTALL)
+# As clients such as Cline teach it: the tool is the tag, its arguments are tags within (cline/cline#2202).
+_TOOL_TAG: Final = re.compile(
+    r"^<(?P<name>[A-Za-z_][\w.-]{0,127})>(?P<body>(?:\s*<([A-Za-z_]\w{0,63})>(?:(?!</\3>).)*</\3>)*)\s*</(?P=name)>\s*\Z",
+    re.DOTALL | re.MULTILINE,
+)
+_TAGGED: Final = re.compile(r"<([A-Za-z_]\w{0,63})>(.*?)</\1>", re.DOTALL)
 _FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
 _FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 _NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
@@ -90,6 +103,10 @@ def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
     if marked := _find_mark(text):
         calls = _take(_read_marked(text[marked.start() :], tools), tools)
         return TextCalls(text=text[: marked.start()].rstrip(), calls=calls, is_unread=not calls)
+    if (tag := _TOOL_TAG.search(text)) and tag["name"] in tools:
+        schema = tools[tag["name"]]
+        arguments = {name: _read_typed(value, name, schema) for name, value in _TAGGED.findall(tag["body"])}
+        return TextCalls(text=text[: tag.start()].rstrip(), calls=_take(iter([(tag["name"], arguments)]), tools))
     for before, body, language in _list_unmarked(text):
         calls = _take(_read_unmarked(body, tools, is_code=language == "tool_code"), tools)
         if calls and all(call.name in tools for call in calls):
@@ -115,7 +132,7 @@ def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:
     if react := _REACT.search(text):
         yield text[: react.start()], json.dumps({"name": react[1], "arguments": _read_input(react[2])}), ""
     last = text.rstrip().rpartition("\n")
-    if last[0] and last[2].lstrip().startswith("{"):
+    if last[0] and (last[2].lstrip().startswith("{") or _PYTHON_LINE.fullmatch(last[2].strip())):
         yield last[0], last[2].strip(), ""
 
 
@@ -205,7 +222,10 @@ def _read_values(region: str) -> Iterator[tuple[str, Any]]:
         told, end = scanned
         gap = _TOKEN.sub(" ", region[place : found.start()])
         calls = list(_read_calls(told))
-        if not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)):
+        addressed = _RECIPIENT.findall(region, place, found.start())
+        if addressed and isinstance(told, dict):
+            calls = [(addressed[-1], told)]
+        elif not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)):
             calls = [(word[1], told)]
         yield from calls
         place = end
@@ -243,7 +263,7 @@ def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> It
         if calls and place >= len(body):
             yield from calls
             return
-    if is_code or body.startswith("["):
+    if is_code or _PYTHON_LINE.fullmatch(body):
         yield from _read_python(body, tools)
 
 

@@ -175,12 +175,20 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
                 value=0, evidence="xAI documentation (reasoning): models that reason refuse stop; not run"
             ),
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="xAI documentation (reasoning); not run"),
+            "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="xAI documentation (structured outputs); not run"),
         },
         # Its usage counts reasoning beside the output, and its calls carry a signature: `dialects` reads both.
-        "gemini": {},
+        "gemini": {
+            "json_schema": Fact(
+                value=SchemaLevel.GUIDED, evidence="Google documentation (gemini-api/docs/openai); not run"
+            ),
+        },
         "mistral": {
             "limit_field": Fact(
                 value=LimitField.MAX_TOKENS, evidence="openclaude #739, eca #231: HTTP 422 for max_completion_tokens"
+            ),
+            "json_schema": Fact(
+                value=SchemaLevel.GUIDED, evidence="Mistral documentation (custom structured outputs); not run"
             ),
         },
         "groq": {

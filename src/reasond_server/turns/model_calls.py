@@ -15,6 +15,7 @@ from reasond_server.context.text_calls import (
     cut_invention,
     read_action,
 )
+from reasond_server.dialects.reasoning_marks import may_leave_open
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError, RequestRefusedError
 from reasond_server.llm.model import Message, ModelFinish, Role
@@ -38,6 +39,10 @@ UNPUBLISHED: Final = "unpublished"
 """The label of calls whose text nobody is shown."""
 
 _MAX_CORRECTIONS: Final = 2
+_TAKEN_BACK: Final = (
+    "Text that was streamed while the model wrote it turned out to be its reasoning: the answer is in the event of the "
+    "call and in the result."
+)
 _NOTHING: Final = "Your last reply was empty. Answer, or call a tool."
 _UNREAD_CALL: Final = (
     "Your last reply was not read: it has a call of a tool in a form that is none. Call the tool as it is offered, "
@@ -67,6 +72,7 @@ class ModelCaller:
         self._temperature = temperature
         self._seed = seed
         self._counters: dict[str, TokenCounter] = {}
+        self._left_open: set[str] = set()
 
     @property
     def model(self) -> MeteredModel:
@@ -129,6 +135,7 @@ class ModelCaller:
                 told=tools,
                 json_schema=json_schema,
                 label="" if is_published else UNPUBLISHED,
+                holds_text=may_leave_open(self.model.name) or self.model.name in self._left_open,
             )
             try:
                 reply = await self._listen(listener, index if is_published else None)
@@ -168,6 +175,9 @@ class ModelCaller:
         rest, reply = listener.close(model.counter)
         for fragment in rest:
             publish(fragment)
+        if listener.has_taken_back and index is not None:
+            self._left_open.add(model.name)
+            model.warnings_of_calls[_TAKEN_BACK] = None
         return reply
 
 

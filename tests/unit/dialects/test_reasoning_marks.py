@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.dialects.reasoning_marks import FIELDS, LONE_CLOSE, MarkReader, read_content, read_fields
+from reasond_server.dialects.reasoning_marks import (
+    FIELDS,
+    LONE_CLOSE,
+    MarkReader,
+    may_leave_open,
+    read_content,
+    read_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,3 +149,27 @@ def test_a_content_of_parts_is_read_whole(content: object, reasoning: str, answe
     pieces = list(read_content(content))
     assert "".join(one.text for one in pieces if one.is_reasoning) == reasoning
     assert "".join(one.text for one in pieces if not one.is_reasoning) == answer
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("deepseek-r1-distill-llama-70b", "deepseek-ai/DeepSeek-V3.1", "QwQ-32B", "Qwen/Qwen3-4B-Thinking-2507"),
+        *(
+            "zai-org/GLM-4.6",
+            "MiniMaxAI/MiniMax-M2",
+            "moonshotai/Kimi-K2-Thinking",
+            "deepseek-reasoner",
+            "EXAONE-Deep-7B",
+        ),
+    ],
+)
+def test_models_whose_prompt_opens_their_reasoning_are_known_by_name(model: str) -> None:
+    assert may_leave_open(model)
+
+
+@pytest.mark.parametrize(
+    "model", ["gpt-4o-mini", "llama-3.1-8b", "r10-chat", "rethink-7b", "qwen2.5-7b-instruct", "demo"]
+)
+def test_other_models_are_not(model: str) -> None:
+    assert not may_leave_open(model)

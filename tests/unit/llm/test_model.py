@@ -14,8 +14,10 @@ def test_a_wrapper_passes_every_property_of_the_port_on() -> None:
     assert len(properties) == 5
     for name in properties:
         assert getattr(outer, name) == getattr(inner, name), name
-    # Models may have `image_tokens`, which is no part of the port, because most models take no images.
-    assert {*MEMBERS, "image_tokens"} == {name for name in vars(WrappedModel) if not name.startswith("_")}
+    # Models may have what is no part of the port, because most models take no images and enforce no schema.
+    assert {*MEMBERS, "image_tokens", "enforces_schema"} == {
+        name for name in vars(WrappedModel) if not name.startswith("_")
+    }
 
 
 async def test_calls_counts_and_the_end_reach_the_model() -> None:

@@ -39,9 +39,9 @@ MATRIX = {
     "deepseek-thinking": (OLD, 4, NO, "reasoning_content", True, (), True, OBJECT, NO, True, True, ""),
     "openrouter": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
     "anthropic-compat": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
-    "xai": (OLD, 0, True, "reasoning_content", NO, (), True, NONE, True, True, True, ""),
-    "gemini": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
-    "mistral": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
+    "xai": (OLD, 0, True, "reasoning_content", NO, (), True, GUIDED, True, True, True, ""),
+    "gemini": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, True, True, True, ""),
+    "mistral": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, True, True, True, ""),
     "groq": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),
     "lmstudio": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, True, True, ""),
 }

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic_core import to_json
 
+from reasond_server.dialects.reasoning_marks import FIELDS
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.openai.model_client import (
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
 
 MATCH_FIELDS = ("stop_reason", "matched_stop", "stop_sequence", "stopping_word")
-REASONING_FIELDS = ("reasoning", "reasoning_content")
 _MAX_PIECES = 64
 _MAX_BODY = 262_144
 _OK = 200
@@ -104,7 +104,7 @@ class ProbeReply:
         if isinstance(content, str) and content:
             self.text += content
             self.pieces += 1
-        told = {name for name in REASONING_FIELDS if isinstance(delta.get(name), str) and delta[name]}
+        told = {name for name in FIELDS if isinstance(delta.get(name), str) and delta[name]}
         self.reasoning |= told
         self.pieces += bool(told)
         calls = delta.get("tool_calls")

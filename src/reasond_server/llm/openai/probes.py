@@ -10,8 +10,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from reasond_server.dialects.reasoning_marks import LONE_CLOSE, MarkReader
+from reasond_server.dialects.usage_forms import read_report
+from reasond_server.dialects.window_errors import read_too_long
 from reasond_server.errors.access import AccessError, PermissionMissingError
-from reasond_server.errors.base import SettingsError, show
+from reasond_server.errors.base import SettingsError
 from reasond_server.errors.model import ModelError, ModelFailedError
 from reasond_server.llm.openai.probe_calls import ProbeClient
 from reasond_server.llm.profiles import LimitField, SchemaLevel, find_differences, find_profile, is_hosted, merge
@@ -34,8 +37,9 @@ _REFUSALS = range(400, 600)
 _NOT_ALLOWED = (401, 403)
 _MISSING = 404
 _OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang"}
-_WINDOW = re.compile(r"context (?:size|length|window)\D{0,40}?(\d{3,8})", re.IGNORECASE)
 _LONG_WORDS = 40_000
+# OpenAI and others cache prompts of 1,024 tokens and more.
+_CACHED_WORDS = 1_500
 _ANSWER = {"word": "zebra"}
 _SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -112,6 +116,7 @@ class _Examination:
         self._findings: list[ProbeFinding] = []
         self._warnings: list[str] = []
         self._reasoning: set[str] = set()
+        self._has_marks = False
         self._owner = ""
         self._is_usage_believed = True
 
@@ -126,6 +131,7 @@ class _Examination:
         await self._probe_systems()
         await self._probe_counting()
         await self._probe_window()
+        await self._probe_cache()
         self._note_reasoning()
         learned: dict[str, object] = {}
         for finding in self._findings:
@@ -140,6 +146,9 @@ class _Examination:
         body = {"messages": [{"role": "user", "content": text}], self._limit: limit, **self._extra, **fields}
         reply = await self._client.chat(body)
         self._reasoning |= reply.reasoning
+        reader = MarkReader()
+        pieces = [*reader.feed(reply.text), *reader.flush()]
+        self._has_marks |= any(piece.is_reasoning or LONE_CLOSE in piece.text for piece in pieces)
         return reply
 
     def _note(
@@ -182,12 +191,16 @@ class _Examination:
 
     def _judge_usage(self, reply: ProbeReply) -> None:
         """Find whether the usage of a plain call is plausible, by its number of words and bytes."""
-        told = [(reply.usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
+        read = read_report(reply.usage)
+        told = [0, 0] if read is None else [read.prompt, read.output]
         least = [len(_PLAIN.split()), len(reply.text.split())]
         most = _MOST_TEMPLATE + len(_PLAIN.encode())
-        are_counts = all(isinstance(one, int) and one >= few // 2 for one, few in zip(told, least, strict=True))
-        self._is_usage_believed = are_counts and isinstance(told[0], int) and told[0] <= most
-        evidence = f"prompt {show(told[0])} of {least[0]} words, output {show(told[1])} of {least[1]} words"
+        are_counts = all(one >= few // 2 for one, few in zip(told, least, strict=True))
+        self._is_usage_believed = are_counts and told[0] <= most
+        evidence = f"prompt {told[0]} of {least[0]} words, output {told[1]} of {least[1]} words"
+        if read is not None:
+            reasoned = [f"{read.reasoning} of it reasoning"] if read.reasoning else []
+            evidence = "; ".join((evidence, *reasoned, *read.doubts))
         self._note("usage believable", self._is_usage_believed, evidence)
         if not self._is_usage_believed:
             self._warnings.append("The server's usage cannot be true; do not rely on budgets and costs with it.")
@@ -351,19 +364,34 @@ class _Examination:
 
     async def _probe_overflow(self) -> None:
         reply = await self._call("one " * _LONG_WORDS, limit=1)
-        named = _WINDOW.search(reply.error)
+        named = read_too_long({"message": reply.error})
         prompt = (reply.usage or {}).get("prompt_tokens")
         if reply.is_ok and not self._is_usage_believed:
             self._note("context window", None, "the usage that would tell is not to be believed")
-        elif reply.status in _REFUSALS and named:
-            self._note("context window", True, reply.outcome, context_window=int(named[1]))
+        elif reply.status in _REFUSALS and named is not None and named.window:
+            self._note("context window", True, reply.outcome, context_window=named.window)
         elif reply.is_ok and isinstance(prompt, int) and 0 < prompt < _LONG_WORDS * 3 // 4:
             self._warnings.append(f"The server silently cut a prompt of about {_LONG_WORDS} tokens down to {prompt}.")
             self._note("context window", True, f"a longer prompt was cut to {prompt} tokens", context_window=prompt)
         else:
             self._note("context window", None, reply.outcome)
 
+    async def _probe_cache(self) -> None:
+        """Find whether the server tells how much of a prompt that it has read before came from its cache."""
+        if is_hosted(self._options.base_url):
+            self._note("cached tokens told", None, "a long prompt was not sent twice, as it costs money")
+            return
+        for _ in range(2):
+            reply = await self._call("one " * _CACHED_WORDS, limit=1)
+        told = read_report(reply.usage)
+        cached = 0 if told is None else told.cached
+        evidence = f"{cached} tokens of a prompt that was sent twice" if reply.is_ok else reply.outcome
+        self._note("cached tokens told", bool(cached) if told is not None else None, evidence)
+
     def _note_reasoning(self) -> None:
+        if self._has_marks:
+            self._note("reasoning told apart", False, "the text has its marks, by which it is read all the same")
+            return
         if not self._reasoning:
             self._note("reasoning told apart", None, "no call showed any")
             return

@@ -38,6 +38,7 @@ class Manners:
     breaks: bool = False
     whole: bool = False
     repeats: int = 1
+    text: str = ""
     documents: dict[str, Any] = field(default_factory=dict)
     seen: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -102,7 +103,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: dict[str, Any]) -> None:
         manners = self.chosen
         kind = body.get("response_format", {}).get("type", "")
-        words = ['{"word":', '"zebra"}'] if kind and kind in manners.schema.split() else WORDS * manners.repeats
+        words = (
+            ['{"word":', '"zebra"}']
+            if kind and kind in manners.schema.split()
+            else manners.text.split() or WORDS * manners.repeats
+        )
         limit = min([body[name] for name in manners.limits if name in body] or [10_000])
         ending: dict[str, Any] = {"finish_reason": "stop" if limit >= len(words) else "length"}
         words = words[:limit]

@@ -54,6 +54,7 @@ async def test_a_real_engine_shows_what_it_can(llama_server: Callable[..., Engin
         "several system messages": "yes",
         "tokens counted": "yes",
         "context window": "yes",
+        "cached tokens told": "yes",
         "reasoning told apart": "unknown",
     }
     assert report.base == find_profile("m", "", "llamacpp"), "the engine says what it is"
@@ -87,6 +88,7 @@ async def test_a_server_that_honours_nothing_is_found_out() -> None:
         "several system messages": "yes",
         "tokens counted": "no",
         "context window": "unknown",
+        "cached tokens told": "unknown",
         "reasoning told apart": "unknown",
     }
     assert report.changes == {
@@ -270,3 +272,9 @@ async def test_probes_can_be_cancelled() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_a_server_that_leaves_the_marks_of_reasoning_in_the_text_is_found_out() -> None:
+    manners = Manners(limits=BOTH, text="Let me count.</think>\n\none two three four five six seven")
+    report = await probe_server(manners)
+    assert holds(report)["reasoning told apart"] == "no"
