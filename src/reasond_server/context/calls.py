@@ -360,6 +360,8 @@ class TextHold:
     def close(self, fragments: Sequence[Fragment], *, has_taken_back: bool) -> Sequence[Fragment]:
         """Return all that was held, and the last fragments."""
         held, self._held, self._is_open = self._held, [], False
+        if not held:
+            return fragments
         return [*(Fragment(text=each.text, is_thinking=True) if has_taken_back else each for each in held), *fragments]
 
 

@@ -36,6 +36,7 @@ _MARK: Final = re.compile(
 # A text that may become a call: nothing from there on is shown until the reply is whole.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
+    r"|^<[a-z_][\w.-]{0,64}>\s*$|^\[?[a-z_][\w.]{0,64}\("
     r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
     r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
     re.IGNORECASE | re.MULTILINE,
