@@ -103,7 +103,7 @@ async def test_a_response_needs_the_permissions_of_what_it_does(
         statuses = []
         for more in ({}, {"model": "reasond/react"}, {"tools": [TOOL]}):
             answer = await site.client.post(RESPONSES, json={**asked, **more})
-            statuses.append((answer.status_code, answer.json().get("error", {}).get("code")))
+            statuses.append((answer.status_code, (answer.json()["error"] or {}).get("code")))
         assert statuses == [(200, None), (403, "PERMISSION_MISSING"), (403, "PERMISSION_MISSING")]
         answers = [await site.client.post(RESPONSES, json=asked) for _ in range(5)]
         assert answers[-1].status_code == 429

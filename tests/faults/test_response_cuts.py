@@ -105,11 +105,16 @@ class Reader:
             self.events.clear()
             sent = {**body, "background": self.is_background}
             place = self.site.reading("POST", RESPONSES, json=sent, headers=headers)
-        async with place as response:
-            if response.status_code != 200:
-                assert response.status_code in {409, 429, 503}, await response.aread()
-                return False
-            return await self._take(response, most_bytes)
+        try:
+            async with place as response:
+                if response.status_code != 200:
+                    assert response.status_code in {409, 429, 503}, await response.aread()
+                    return False
+                return await self._take(response, most_bytes)
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            # Its server was killed.
+            await asyncio.sleep(0.05)
+            return False
 
     async def _take(self, response: httpx.Response, most_bytes: int) -> bool:
         rest, got = b"", 0
@@ -133,11 +138,8 @@ class Reader:
         async with asyncio.timeout(LIMIT_S):
             while True:
                 most = random.randrange(MOST_BYTES) if self.site.cuts < CUTS else sys.maxsize  # noqa: S311 - no secret
-                try:
-                    if await self.read(most):
-                        return
-                except (httpx.NetworkError, httpx.RemoteProtocolError):
-                    await asyncio.sleep(0.05)
+                if await self.read(most):
+                    return
 
 
 async def ask(site: Site, name: int) -> int:

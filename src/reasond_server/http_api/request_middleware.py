@@ -134,7 +134,7 @@ class RequestMiddleware:
             await self._serve_within(scope, receive, answer, exchange)
         finally:
             self.in_flight -= 1
-            self._observer.http_answered(scope["path"], exchange.status)
+            self._observer.http_answered(exchange.route or scope["path"], exchange.status)
             span = None if arrival is None else arrival.finish()
             _log_access(scope, exchange, self._monotonic() - started)
             if span is not None:
