@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import require_strategy
 from reasond_server.errors.base import InternalError, ReasondError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.strategy_work import ReasoningKind
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
+    from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.types import (
         Execution,
         LoggedEvent,
@@ -50,6 +51,7 @@ __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 # The rest of a caller's time is reserved for writing and sending the last event.
 _DEADLINE_SHARE = 0.95
 _STORE_WITHIN_S = 2.0
+_NO_SANDBOX = "Not usable here: this server has no sandbox for programs ([reasoning] program_environment)."
 _LEFT_OUT = "The store cannot be reached: the first steps are left out."
 
 
@@ -127,20 +129,22 @@ class ReasoningService:
 
     def strategies(self) -> Sequence[StrategyInfo]:
         """Return the enabled strategies by name, with the schema, defaults and ceilings that apply here."""
-        return [
-            StrategyInfo(
-                name=strategy.name,
-                description=strategy.description,
-                config_schema=self.configuration.schema(strategy),
-                default_config=self.configuration.resolve(strategy, request={})[1],
-                capabilities=strategy.get_capabilities(),
-                is_default=strategy.name == self.policy.default_strategy,
-                ceilings=self.configuration.ceilings(strategy),
-                cost_class=strategy.cost_class,
-                cost_formula=strategy.cost_formula,
-            )
-            for strategy in self.registry
-        ]
+        return [self._inform(strategy) for strategy in self.registry]
+
+    def _inform(self, strategy: ReasoningStrategy[Any]) -> StrategyInfo:
+        config, shown_config = self.configuration.resolve(strategy, request={})
+        is_usable = self.kind.programs.is_available or not config.runs_programs
+        return StrategyInfo(
+            name=strategy.name,
+            description=strategy.description if is_usable else f"{strategy.description} {_NO_SANDBOX}",
+            config_schema=self.configuration.schema(strategy),
+            default_config=shown_config,
+            capabilities=strategy.get_capabilities(),
+            is_default=strategy.name == self.policy.default_strategy,
+            ceilings=self.configuration.ceilings(strategy),
+            cost_class=strategy.cost_class,
+            cost_formula=strategy.cost_formula,
+        )
 
     async def execute(
         self, caller: Principal, task: Task, *, request_id: str = "", deadline_s: float | None = None

@@ -28,6 +28,8 @@ from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.views import read_view
 from reasond_server.runs.run import Run
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -350,6 +352,15 @@ async def test_the_model_behind_the_strategies_is_named(make_core: MakeCore) -> 
     service = make_core().reasoning
     assert service.model_name == ScriptedModel([]).name
     assert list(service.model_warnings) == list(ScriptedModel([]).warnings)
+
+
+async def test_a_strategy_that_needs_a_sandbox_is_marked_where_there_is_none() -> None:
+    registry = StrategyRegistry([ProgramOfThought(), ChainOfThought()])
+    core = assemble(Settings(), model=ScriptedModel([]), registry=registry)
+    told = {info.name: info.description for info in core.reasoning.strategies()}
+    assert told["chain_of_thought"] == ChainOfThought.description
+    assert told["program_of_thought"].startswith(ProgramOfThought.description)
+    assert "Not usable here: this server has no sandbox for programs" in told["program_of_thought"]
 
 
 async def test_what_a_check_raises_reaches_the_caller() -> None:
