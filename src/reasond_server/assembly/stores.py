@@ -70,7 +70,7 @@ class StoreOptions:
         max_executions: limits the store in memory, as `max_bytes` does.
         max_agents: most agents of all tenants together, and `max_agents_per_tenant` of each (None: no limit).
         tenant_share: bounds the open executions of each tenant.
-        synchronous: applies to SQLite, as `max_file_bytes` does.
+        synchronous: applies to SQLite; `max_file_bytes` bounds its file, and in PostgreSQL what executions hold.
         snapshot_quota: bounds the snapshots of each tenant.
         stores_content: if false, snapshots are kept in memory only.
     """
@@ -240,8 +240,14 @@ async def _open_postgres_stores(options: StoreOptions) -> Stores:
     except BaseException:
         await pool.aclose()
         raise
-    quota = options.tenant_share.build_quota()
-    executions = PostgresExecutionStore(pool=pool, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
+    bound = options.max_file_bytes
+    executions = PostgresExecutionStore(
+        pool=pool,
+        now=clock.expiry_now,
+        monotonic=options.monotonic,
+        quota=options.tenant_share.build_quota(max_bytes=bound or None),
+        max_bytes=bound,
+    )
     await executions.listen()
     place = f"PostgreSQL, {describe_address(options.url)}"
     return _build_stores(options, executions, transactions, clock, place=place)

@@ -84,7 +84,8 @@ class StoreSettings(Section):
         default=0,
         ge=0,
         le=1024 * 1024 * _MEBI,
-        description="Largest size of the SQLite file, above 0; 0 sets no bound but the disk.",
+        description="Largest size of the SQLite file, or of the executions that PostgreSQL holds, "
+        "above 0; 0 sets no bound but the disk.",
     )
     max_executions: int = Field(
         default=1000, ge=1, le=1_000_000, description="Most executions that are kept in memory; databases keep all."

@@ -23,6 +23,7 @@ from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
 from reasond_server.eventlog.stored.codec import encode_execution
+from reasond_server.eventlog.stored.postgres_clearing import ClearedDatabase
 from reasond_server.eventlog.stored.postgres_notices import CHANNEL, NOTIFY, build_grown_notices, build_notice
 from reasond_server.eventlog.stored.postgres_sessions import PostgresSessions, create_in_session, leave_sessions
 from reasond_server.eventlog.stored.postgres_takeover import RECOVER, WAKE, WAKE_WITH, take_over
@@ -191,11 +192,15 @@ class PostgresExecutionStore(SqlExecutionStore):
         monotonic: Callable[[], float],
         largest_log_bytes: int = LARGEST_LOG_BYTES,
         quota: TenantQuota = UNBOUNDED,
+        max_bytes: int = 0,
     ) -> None:
         super().__init__(
             database=_PoolDatabase(pool), watchers=Watchers(), now=now, largest_log_bytes=largest_log_bytes
         )
-        self.room: StoreRoom = TenantRooms(quota=quota, database=self._database, monotonic=monotonic)
+        self._cleared = ClearedDatabase(database=self._database, max_bytes=max_bytes, monotonic=monotonic)
+        self.room: StoreRoom = TenantRooms(
+            quota=quota, database=self._database, monotonic=monotonic, read_fill=self._cleared.read_fill
+        )
         self.sessions: SessionStore = PostgresSessions(database=self._database, now=now, pool=pool)
         self._pool = pool
 
@@ -313,7 +318,7 @@ class PostgresExecutionStore(SqlExecutionStore):
             await self._database.select(NOTIFY, notice)
 
     async def forget(self, *, limit: int) -> int:
-        """See ExecutionStore."""
+        """See ExecutionStore; what has ended also goes before its time where `max_bytes` is nearly reached."""
         now = self._now().timestamp()
         values = {"now": now, "limit": limit, "oldest": now - FORGOTTEN_KEPT_S}
 
@@ -322,7 +327,10 @@ class PostgresExecutionStore(SqlExecutionStore):
             await connection.execute(bind(_FORGET_SESSIONS), values)
             return (await connection.execute(bind(_FORGET), values)).rowcount
 
-        return await self._pool.run(job)
+        removed = await self._pool.run(job)
+        if not removed:
+            await self._cleared.clear(now)
+        return removed
 
     async def aclose(self) -> None:
         """See ExecutionStore."""

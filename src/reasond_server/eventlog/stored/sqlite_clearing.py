@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("reasond.executions")
-_REMOVED_AT_ONCE: Final = 1000
+REMOVED_AT_ONCE: Final = 1000
 # Above this share of `max_file_bytes` what has ended makes room before the file is full, so much of it at once.
-_HIGH_SHARE: Final = 0.85
-_REMOVED_SHARE: Final = 0.05
+HIGH_SHARE: Final = 0.85
+REMOVED_SHARE: Final = 0.05
 _TRIES: Final = 5
 _EXPIRED: Final = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
 # Of the tenant that has most, so that one that fills the file takes nothing from the others.
-_OLDEST_OF_LARGEST: Final = """
+OLDEST_OF_LARGEST: Final = """
 SELECT tenant, execution_id FROM (
     SELECT tenant, execution_id, expire_time, sum(size) OVER (ORDER BY expire_time, execution_id) - size AS before
     FROM executions
     WHERE expire_time IS NOT NULL AND tenant = (
-        SELECT tenant FROM executions GROUP BY tenant HAVING count(expire_time) > 0 ORDER BY sum(size) DESC LIMIT 1))
+        SELECT tenant FROM executions GROUP BY tenant HAVING count(expire_time) > 0 ORDER BY sum(size) DESC LIMIT 1)
+) AS ended
 WHERE before < :wanted ORDER BY expire_time LIMIT :limit
 """
 
@@ -49,14 +50,14 @@ class ClearedFile:
             try:
                 return await self._file.write(job, then=then)
             except StoreFullError:
-                if not await self._remove_expired(_REMOVED_AT_ONCE) and not await self._remove_oldest():
+                if not await self._remove_expired(REMOVED_AT_ONCE) and not await self._remove_oldest():
                     raise
         return await self._file.write(job, then=then)
 
     async def clear(self, *, limit: int) -> int:
         """Remove up to `limit` expired executions, or else keep some room; return how many had expired."""
         removed = await self._remove_expired(limit)
-        if not removed and await self._file.read_share() > _HIGH_SHARE:
+        if not removed and await self._file.read_share() > HIGH_SHARE:
             await self._remove_oldest()
         return removed
 
@@ -81,10 +82,10 @@ class ClearedFile:
 
     async def _remove_oldest(self) -> int:
         """Remove a twentieth of the file: what ended first of the tenant that has most; return how many executions."""
-        now, wanted = self._now().timestamp(), _REMOVED_SHARE * await self._file.read_size()
+        now, wanted = self._now().timestamp(), REMOVED_SHARE * await self._file.read_size()
 
         def job(connection: Connection) -> int:
-            names = connection.execute(_OLDEST_OF_LARGEST, {"wanted": wanted, "limit": _REMOVED_AT_ONCE}).fetchall()
+            names = connection.execute(OLDEST_OF_LARGEST, {"wanted": wanted, "limit": REMOVED_AT_ONCE}).fetchall()
             _remove(connection, names, now)
             return len(names)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
+from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.eventlog.quotas import TenantQuotaError, TenantShare
 from tests.stores.logs import HandWrittenLog, step
 from tests.unit.eventlog.stored.conftest import Time
@@ -78,6 +79,52 @@ async def test_a_file_with_a_bound_keeps_a_share_of_it_for_each_tenant(tmp_path:
         await _wait_for_client(stores, time)
     others = [await begin(stores, "acme", plan="x" * 10_000) for _ in range(20)]
     assert len(others) == 20
+    await stores.aclose()
+
+
+async def test_what_one_tenant_has_ended_makes_room_and_others_lose_nothing(
+    postgres_url: str, tmp_path: Path, time: Time
+) -> None:
+    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_file_bytes=2_000_000)
+    store = stores.executions
+    other = await begin(stores, "acme")
+    assert await other.write(step("x" * 10_000), other.result()) is None
+    ended = []
+    for minute in range(24):
+        log = HandWrittenLog.new(store, tenant="hostile", minute=minute)
+        await log.create()
+        assert await log.write(step("x" * 100_000), log.result()) is None
+        ended.append(log)
+    fill = await store.room.read_fill()
+    assert fill > 0.98
+    assert await store.forget(limit=100) == 0
+    assert await store.room.read_fill() <= 0.95
+    with pytest.raises(CursorExpiredError):
+        await store.find(*ended[0].name)
+    assert await store.find(*ended[-1].name) is not None
+    assert await store.find(*other.name) is not None
+    await stores.aclose()
+
+
+async def test_a_database_without_a_bound_is_not_measured(postgres_url: str, tmp_path: Path, time: Time) -> None:
+    stores = await open_with(TenantShare(), postgres_url, tmp_path, time)
+    log = await begin(stores, "acme", plan="x" * 10_000)
+    assert await log.write(log.result()) is None
+    assert await stores.executions.room.read_fill() == 0.0
+    await stores.executions.forget(limit=100)
+    assert await stores.executions.find(*log.name) is not None
+    await stores.aclose()
+
+
+async def test_the_bytes_of_a_tenant_in_a_database_are_a_share_of_its_bound(
+    postgres_url: str, tmp_path: Path, time: Time
+) -> None:
+    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_file_bytes=2 * 1024 * 1024)
+    for _ in range(20):
+        await _wait_for_client(stores, time)
+    with pytest.raises(TenantQuotaError, match=r"keeps 1048576 of one tenant"):
+        await _wait_for_client(stores, time)
+    await begin(stores, "acme", plan="x" * 10_000)
     await stores.aclose()
 
 
