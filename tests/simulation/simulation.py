@@ -41,6 +41,7 @@ _CALM_LIMIT_S = 300.0
 _STORM_S = 400.0
 _LONG_S = 1000.0
 _UNWINDING_S = 5.0
+_CUT = "Step {} is what a model call had written when it was cut off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,8 +315,16 @@ class Verdict:
             world.report(f"{execution_id} took {usage.total_tokens} tokens of {budget.max_total_tokens}")
 
     def _judge_course(self, execution_id: str, steps: list[Iteration], result: Result, course: Course) -> None:
-        """Check that the steps equal those of the undisturbed run, as far as the run came, in spite of crashes."""
-        taken = [plain(step.detail) for step in steps]
+        """Check that the steps equal those of the undisturbed run, as far as the run came, in spite of crashes.
+
+        Behind them may be what calls had written when they were cut off, each with a warning that names it.
+        """
+        cut = [
+            step.index for step in steps if any(each.startswith(_CUT.format(step.index)) for each in result.warnings)
+        ]
+        taken = [plain(step.detail) for step in steps if step.index not in cut]
+        if [step.index for step in steps[len(taken) :]] != cut:
+            self._world.report(f"the steps of {execution_id} that were cut off are {cut} of {len(steps)}, not the last")
         if taken != list(course.steps[: len(taken)]):
             self._world.report(f"the steps of {execution_id} are {taken}, undisturbed they are {course.steps}")
         if result.finish_reason is course.finish_reason and (result.answer, len(taken)) != (
