@@ -8,16 +8,13 @@ INTERPRETER = $(shell $(FIND))
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo look demo-repair serve test check generate docs site format bench clean environment environment-dev
+.PHONY: help demo demo-repair serve test check generate docs site format bench clean environment environment-dev
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: environment ## start a server with the embedded model and watch it reason
 	@$(BIN)/reasond demo
-
-look: environment ## the same, and then look at its runs in a browser
-	@$(BIN)/reasond demo --keep
 
 demo-repair: environment ## watch a failing project being repaired in a sandbox, without a key
 	@$(BIN)/reasond demo --repair

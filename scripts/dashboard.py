@@ -159,6 +159,7 @@ ROWS: dict[str, Sequence[Panel]] = {
                 )
             ],
         ),
+        rates("Cost in US dollars", "reasond_cost_usd_total", "strategy, model"),
         rates("Budgets of callers", "reasond_budget_tokens_total", "event"),
     ),
     "Model and tools": (

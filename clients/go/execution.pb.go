@@ -501,7 +501,9 @@ type Usage struct {
 	// Calls of the model.
 	ModelCalls int32 `protobuf:"varint,5,opt,name=model_calls,json=modelCalls,proto3" json:"model_calls,omitempty"`
 	// Where the counts come from.
-	Source        UsageSource `protobuf:"varint,6,opt,name=source,proto3,enum=reasond.v1.UsageSource" json:"source,omitempty"`
+	Source UsageSource `protobuf:"varint,6,opt,name=source,proto3,enum=reasond.v1.UsageSource" json:"source,omitempty"`
+	// What it cost in US dollars by the operator's prices (`[llm] input_price_usd`); absent where a model has no price.
+	CostUsd       *float64 `protobuf:"fixed64,7,opt,name=cost_usd,json=costUsd,proto3,oneof" json:"cost_usd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,6 +578,13 @@ func (x *Usage) GetSource() UsageSource {
 		return x.Source
 	}
 	return UsageSource_USAGE_SOURCE_UNSPECIFIED
+}
+
+func (x *Usage) GetCostUsd() float64 {
+	if x != nil && x.CostUsd != nil {
+		return *x.CostUsd
+	}
+	return 0
 }
 
 // An earlier message of the conversation that a task continues.
@@ -1978,7 +1987,7 @@ func (x *Reasoning) GetAnswerJson() string {
 	return ""
 }
 
-// An execution without its content.
+// An execution without its content, except for one line of what was asked and one of what came of it.
 type Execution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifies the execution.
@@ -2004,7 +2013,16 @@ type Execution struct {
 	// The request id it was started with, if any.
 	RequestId string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The model that works.
-	Model         string `protobuf:"bytes,12,opt,name=model,proto3" json:"model,omitempty"`
+	Model string `protobuf:"bytes,12,opt,name=model,proto3" json:"model,omitempty"`
+	// The first line of what was asked, at most 200 characters; empty where the server keeps no content.
+	Question string `protobuf:"bytes,13,opt,name=question,proto3" json:"question,omitempty"`
+	// The first line of the answer, at most 200 characters, or the reason and the message of the error. Empty while it runs;
+	// where the server keeps no content, only the reason is told.
+	Outcome string `protobuf:"bytes,14,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Who started it: the subject of the token.
+	Client string `protobuf:"bytes,15,opt,name=client,proto3" json:"client,omitempty"`
+	// The protocol that started it: `grpc`, `jsonrpc`, or the name of another one as metrics have it.
+	Wire          string `protobuf:"bytes,16,opt,name=wire,proto3" json:"wire,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2123,6 +2141,34 @@ func (x *Execution) GetModel() string {
 	return ""
 }
 
+func (x *Execution) GetQuestion() string {
+	if x != nil {
+		return x.Question
+	}
+	return ""
+}
+
+func (x *Execution) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Execution) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Execution) GetWire() string {
+	if x != nil {
+		return x.Wire
+	}
+	return ""
+}
+
 var File_reasond_v1_execution_proto protoreflect.FileDescriptor
 
 const file_reasond_v1_execution_proto_rawDesc = "" +
@@ -2139,7 +2185,7 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x11_max_total_tokensB\x12\n" +
 	"\x10_max_model_callsB\x11\n" +
 	"\x0f_max_tool_callsB\x14\n" +
-	"\x12_max_output_tokens\"\xfc\x01\n" +
+	"\x12_max_output_tokens\"\xa9\x02\n" +
 	"\x05Usage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12#\n" +
 	"\routput_tokens\x18\x02 \x01(\x03R\foutputTokens\x12.\n" +
@@ -2147,7 +2193,9 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x10reasoning_tokens\x18\x04 \x01(\x03R\x0freasoningTokens\x12\x1f\n" +
 	"\vmodel_calls\x18\x05 \x01(\x05R\n" +
 	"modelCalls\x12/\n" +
-	"\x06source\x18\x06 \x01(\x0e2\x17.reasond.v1.UsageSourceR\x06source\"\x86\x02\n" +
+	"\x06source\x18\x06 \x01(\x0e2\x17.reasond.v1.UsageSourceR\x06source\x12\x1e\n" +
+	"\bcost_usd\x18\a \x01(\x01H\x00R\acostUsd\x88\x01\x01B\v\n" +
+	"\t_cost_usd\"\x86\x02\n" +
 	"\x0eHistoryMessage\x12'\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x13.reasond.v1.SpeakerR\x04role\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12)\n" +
@@ -2251,7 +2299,7 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x05error\x18\n" +
 	" \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\x12\x1f\n" +
 	"\vanswer_json\x18\v \x01(\tR\n" +
-	"answerJson\"\xb4\x04\n" +
+	"answerJson\"\x96\x05\n" +
 	"\tExecution\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.reasond.v1.ExecutionStateR\x05state\x12\x1a\n" +
@@ -2268,7 +2316,11 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	" \x01(\v2\x11.reasond.v1.UsageR\x05usage\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\v \x01(\tR\trequestId\x12\x14\n" +
-	"\x05model\x18\f \x01(\tR\x05model*\x9f\x01\n" +
+	"\x05model\x18\f \x01(\tR\x05model\x12\x1a\n" +
+	"\bquestion\x18\r \x01(\tR\bquestion\x12\x18\n" +
+	"\aoutcome\x18\x0e \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06client\x18\x0f \x01(\tR\x06client\x12\x12\n" +
+	"\x04wire\x18\x10 \x01(\tR\x04wire*\x9f\x01\n" +
 	"\x0eStrategySource\x12\x1f\n" +
 	"\x1bSTRATEGY_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17STRATEGY_SOURCE_REQUEST\x10\x01\x12\x19\n" +
@@ -2454,6 +2506,7 @@ func file_reasond_v1_execution_proto_init() {
 	file_reasond_v1_errors_proto_init()
 	file_reasond_v1_strategies_proto_init()
 	file_reasond_v1_execution_proto_msgTypes[0].OneofWrappers = []any{}
+	file_reasond_v1_execution_proto_msgTypes[1].OneofWrappers = []any{}
 	file_reasond_v1_execution_proto_msgTypes[4].OneofWrappers = []any{
 		(*ReasoningTask_ChainOfThought)(nil),
 		(*ReasoningTask_BoundedContext)(nil),

@@ -421,8 +421,11 @@ type ListExecutionsRequest struct {
 	CreateTimeAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time_after,json=createTimeAfter,proto3" json:"create_time_after,omitempty"`
 	// Only executions that began before this time.
 	CreateTimeBefore *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time_before,json=createTimeBefore,proto3" json:"create_time_before,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Only executions with this text in their id, question, outcome, client or model, whatever its case; at most 200
+	// characters. Each page looks at no more than 1,000 executions: it may be short or empty and still have a next one.
+	Text          string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListExecutionsRequest) Reset() {
@@ -502,6 +505,13 @@ func (x *ListExecutionsRequest) GetCreateTimeBefore() *timestamppb.Timestamp {
 		return x.CreateTimeBefore
 	}
 	return nil
+}
+
+func (x *ListExecutionsRequest) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
 }
 
 // Response of ListExecutions.
@@ -668,7 +678,7 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\x16CancelExecutionRequest\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"N\n" +
 	"\x17CancelExecutionResponse\x123\n" +
-	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\"\xf2\x02\n" +
+	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\"\x86\x03\n" +
 	"\x15ListExecutionsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -677,7 +687,8 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\rfinish_reason\x18\x04 \x01(\x0e2\x18.reasond.v1.FinishReasonR\ffinishReason\x120\n" +
 	"\x05state\x18\x05 \x01(\x0e2\x1a.reasond.v1.ExecutionStateR\x05state\x12F\n" +
 	"\x11create_time_after\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0fcreateTimeAfter\x12H\n" +
-	"\x12create_time_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x10createTimeBefore\"w\n" +
+	"\x12create_time_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x10createTimeBefore\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"w\n" +
 	"\x16ListExecutionsResponse\x125\n" +
 	"\n" +
 	"executions\x18\x01 \x03(\v2\x15.reasond.v1.ExecutionR\n" +

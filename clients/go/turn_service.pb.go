@@ -666,6 +666,98 @@ func (x *RunTurnResponse) GetResult() *TurnResult {
 	return nil
 }
 
+// What was said to a turn, at most 400,000 characters together: a text that is cut ends with a note of what is left out.
+type TurnConversation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The instructions of the application.
+	System string `protobuf:"bytes,1,opt,name=system,proto3" json:"system,omitempty"`
+	// What was said before, the oldest first, without images: the history that the client sent, or the earlier turns of its
+	// session.
+	History []*HistoryMessage `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
+	// What the user says.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// The long text that the message is about.
+	Material string `protobuf:"bytes,4,opt,name=material,proto3" json:"material,omitempty"`
+	// The blocks of context that the client added.
+	Context []*ContextBlock `protobuf:"bytes,5,rep,name=context,proto3" json:"context,omitempty"`
+	// How many of the oldest messages of the history are left out here.
+	LeftOutMessages int32 `protobuf:"varint,6,opt,name=left_out_messages,json=leftOutMessages,proto3" json:"left_out_messages,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *TurnConversation) Reset() {
+	*x = TurnConversation{}
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TurnConversation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TurnConversation) ProtoMessage() {}
+
+func (x *TurnConversation) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TurnConversation.ProtoReflect.Descriptor instead.
+func (*TurnConversation) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *TurnConversation) GetSystem() string {
+	if x != nil {
+		return x.System
+	}
+	return ""
+}
+
+func (x *TurnConversation) GetHistory() []*HistoryMessage {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *TurnConversation) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *TurnConversation) GetMaterial() string {
+	if x != nil {
+		return x.Material
+	}
+	return ""
+}
+
+func (x *TurnConversation) GetContext() []*ContextBlock {
+	if x != nil {
+		return x.Context
+	}
+	return nil
+}
+
+func (x *TurnConversation) GetLeftOutMessages() int32 {
+	if x != nil {
+		return x.LeftOutMessages
+	}
+	return 0
+}
+
 // Request of GetTurn.
 type GetTurnRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -677,7 +769,7 @@ type GetTurnRequest struct {
 
 func (x *GetTurnRequest) Reset() {
 	*x = GetTurnRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[5]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +781,7 @@ func (x *GetTurnRequest) String() string {
 func (*GetTurnRequest) ProtoMessage() {}
 
 func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[5]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +794,7 @@ func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnRequest.ProtoReflect.Descriptor instead.
 func (*GetTurnRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{5}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetTurnRequest) GetTurnId() string {
@@ -718,14 +810,16 @@ type GetTurnResponse struct {
 	// The turn.
 	Turn *Turn `protobuf:"bytes,1,opt,name=turn,proto3" json:"turn,omitempty"`
 	// How it ended; absent before.
-	Result        *TurnResult `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	Result *TurnResult `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	// What a person must know to judge its calls; absent where the server keeps no content.
+	Conversation  *TurnConversation `protobuf:"bytes,3,opt,name=conversation,proto3" json:"conversation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetTurnResponse) Reset() {
 	*x = GetTurnResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[6]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +831,7 @@ func (x *GetTurnResponse) String() string {
 func (*GetTurnResponse) ProtoMessage() {}
 
 func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[6]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +844,7 @@ func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnResponse.ProtoReflect.Descriptor instead.
 func (*GetTurnResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{6}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetTurnResponse) GetTurn() *Turn {
@@ -763,6 +857,13 @@ func (x *GetTurnResponse) GetTurn() *Turn {
 func (x *GetTurnResponse) GetResult() *TurnResult {
 	if x != nil {
 		return x.Result
+	}
+	return nil
+}
+
+func (x *GetTurnResponse) GetConversation() *TurnConversation {
+	if x != nil {
+		return x.Conversation
 	}
 	return nil
 }
@@ -782,7 +883,7 @@ type ListTurnsRequest struct {
 
 func (x *ListTurnsRequest) Reset() {
 	*x = ListTurnsRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[7]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +895,7 @@ func (x *ListTurnsRequest) String() string {
 func (*ListTurnsRequest) ProtoMessage() {}
 
 func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[7]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +908,7 @@ func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsRequest.ProtoReflect.Descriptor instead.
 func (*ListTurnsRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{7}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListTurnsRequest) GetPageSize() int32 {
@@ -844,7 +945,7 @@ type ListTurnsResponse struct {
 
 func (x *ListTurnsResponse) Reset() {
 	*x = ListTurnsResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[8]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +957,7 @@ func (x *ListTurnsResponse) String() string {
 func (*ListTurnsResponse) ProtoMessage() {}
 
 func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[8]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +970,7 @@ func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsResponse.ProtoReflect.Descriptor instead.
 func (*ListTurnsResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{8}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTurnsResponse) GetTurns() []*Turn {
@@ -897,7 +998,7 @@ type CancelTurnRequest struct {
 
 func (x *CancelTurnRequest) Reset() {
 	*x = CancelTurnRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[9]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +1010,7 @@ func (x *CancelTurnRequest) String() string {
 func (*CancelTurnRequest) ProtoMessage() {}
 
 func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[9]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1023,7 @@ func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnRequest.ProtoReflect.Descriptor instead.
 func (*CancelTurnRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{9}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CancelTurnRequest) GetTurnId() string {
@@ -943,7 +1044,7 @@ type CancelTurnResponse struct {
 
 func (x *CancelTurnResponse) Reset() {
 	*x = CancelTurnResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[10]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1056,7 @@ func (x *CancelTurnResponse) String() string {
 func (*CancelTurnResponse) ProtoMessage() {}
 
 func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[10]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1069,7 @@ func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnResponse.ProtoReflect.Descriptor instead.
 func (*CancelTurnResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{10}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CancelTurnResponse) GetTurn() *Turn {
@@ -989,7 +1090,7 @@ type DeleteTurnRequest struct {
 
 func (x *DeleteTurnRequest) Reset() {
 	*x = DeleteTurnRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[11]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1102,7 @@ func (x *DeleteTurnRequest) String() string {
 func (*DeleteTurnRequest) ProtoMessage() {}
 
 func (x *DeleteTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[11]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1115,7 @@ func (x *DeleteTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTurnRequest.ProtoReflect.Descriptor instead.
 func (*DeleteTurnRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{11}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteTurnRequest) GetTurnId() string {
@@ -1033,7 +1134,7 @@ type DeleteTurnResponse struct {
 
 func (x *DeleteTurnResponse) Reset() {
 	*x = DeleteTurnResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[12]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1045,7 +1146,7 @@ func (x *DeleteTurnResponse) String() string {
 func (*DeleteTurnResponse) ProtoMessage() {}
 
 func (x *DeleteTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[12]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1058,7 +1159,7 @@ func (x *DeleteTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTurnResponse.ProtoReflect.Descriptor instead.
 func (*DeleteTurnResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{12}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{13}
 }
 
 // A range of characters.
@@ -1074,7 +1175,7 @@ type CharacterRange struct {
 
 func (x *CharacterRange) Reset() {
 	*x = CharacterRange{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[13]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1187,7 @@ func (x *CharacterRange) String() string {
 func (*CharacterRange) ProtoMessage() {}
 
 func (x *CharacterRange) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[13]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1200,7 @@ func (x *CharacterRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CharacterRange.ProtoReflect.Descriptor instead.
 func (*CharacterRange) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{13}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CharacterRange) GetOffset() int64 {
@@ -1139,7 +1240,7 @@ type ReadToolResultRequest struct {
 
 func (x *ReadToolResultRequest) Reset() {
 	*x = ReadToolResultRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[14]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1252,7 @@ func (x *ReadToolResultRequest) String() string {
 func (*ReadToolResultRequest) ProtoMessage() {}
 
 func (x *ReadToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[14]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1265,7 @@ func (x *ReadToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadToolResultRequest.ProtoReflect.Descriptor instead.
 func (*ReadToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{14}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadToolResultRequest) GetTurnId() string {
@@ -1260,7 +1361,7 @@ type TextHit struct {
 
 func (x *TextHit) Reset() {
 	*x = TextHit{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[15]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1373,7 @@ func (x *TextHit) String() string {
 func (*TextHit) ProtoMessage() {}
 
 func (x *TextHit) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[15]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1386,7 @@ func (x *TextHit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextHit.ProtoReflect.Descriptor instead.
 func (*TextHit) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{15}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TextHit) GetOffset() int64 {
@@ -1323,7 +1424,7 @@ type ReadToolResultResponse struct {
 
 func (x *ReadToolResultResponse) Reset() {
 	*x = ReadToolResultResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[16]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1436,7 @@ func (x *ReadToolResultResponse) String() string {
 func (*ReadToolResultResponse) ProtoMessage() {}
 
 func (x *ReadToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[16]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1449,7 @@ func (x *ReadToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadToolResultResponse.ProtoReflect.Descriptor instead.
 func (*ReadToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{16}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReadToolResultResponse) GetText() string {
@@ -1404,7 +1505,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[17]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1517,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[17]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1530,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{17}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetSessionRequest) GetSessionId() string {
@@ -1450,7 +1551,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[18]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1563,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[18]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1576,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{18}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -1498,7 +1599,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[19]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1611,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[19]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1624,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{19}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListSessionsRequest) GetPageSize() int32 {
@@ -1553,7 +1654,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[20]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1666,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[20]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1679,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{20}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -1606,7 +1707,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[21]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1719,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[21]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1732,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{21}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeleteSessionRequest) GetSessionId() string {
@@ -1650,7 +1751,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[22]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1763,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_turn_service_proto_msgTypes[22]
+	mi := &file_reasond_v1_turn_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1776,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{22}
+	return file_reasond_v1_turn_service_proto_rawDescGZIP(), []int{23}
 }
 
 var File_reasond_v1_turn_service_proto protoreflect.FileDescriptor
@@ -1725,12 +1826,20 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\x0fRunTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\x121\n" +
 	"\texit_mode\x18\x02 \x01(\x0e2\x14.reasond.v1.ExitModeR\bexitMode\x12.\n" +
-	"\x06result\x18\x03 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\")\n" +
+	"\x06result\x18\x03 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\"\xf6\x01\n" +
+	"\x10TurnConversation\x12\x16\n" +
+	"\x06system\x18\x01 \x01(\tR\x06system\x124\n" +
+	"\ahistory\x18\x02 \x03(\v2\x1a.reasond.v1.HistoryMessageR\ahistory\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1a\n" +
+	"\bmaterial\x18\x04 \x01(\tR\bmaterial\x122\n" +
+	"\acontext\x18\x05 \x03(\v2\x18.reasond.v1.ContextBlockR\acontext\x12*\n" +
+	"\x11left_out_messages\x18\x06 \x01(\x05R\x0fleftOutMessages\")\n" +
 	"\x0eGetTurnRequest\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\"g\n" +
+	"\aturn_id\x18\x01 \x01(\tR\x06turnId\"\xa9\x01\n" +
 	"\x0fGetTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\x12.\n" +
-	"\x06result\x18\x02 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\"m\n" +
+	"\x06result\x18\x02 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\x12@\n" +
+	"\fconversation\x18\x03 \x01(\v2\x1c.reasond.v1.TurnConversationR\fconversation\"m\n" +
 	"\x10ListTurnsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1820,7 +1929,7 @@ func file_reasond_v1_turn_service_proto_rawDescGZIP() []byte {
 }
 
 var file_reasond_v1_turn_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_reasond_v1_turn_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_reasond_v1_turn_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_reasond_v1_turn_service_proto_goTypes = []any{
 	(ExitMode)(0),                  // 0: reasond.v1.ExitMode
 	(*ExecuteTurnRequest)(nil),     // 1: reasond.v1.ExecuteTurnRequest
@@ -1828,91 +1937,97 @@ var file_reasond_v1_turn_service_proto_goTypes = []any{
 	(*ExecuteTurnResponse)(nil),    // 3: reasond.v1.ExecuteTurnResponse
 	(*RunTurnRequest)(nil),         // 4: reasond.v1.RunTurnRequest
 	(*RunTurnResponse)(nil),        // 5: reasond.v1.RunTurnResponse
-	(*GetTurnRequest)(nil),         // 6: reasond.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),        // 7: reasond.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),       // 8: reasond.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),      // 9: reasond.v1.ListTurnsResponse
-	(*CancelTurnRequest)(nil),      // 10: reasond.v1.CancelTurnRequest
-	(*CancelTurnResponse)(nil),     // 11: reasond.v1.CancelTurnResponse
-	(*DeleteTurnRequest)(nil),      // 12: reasond.v1.DeleteTurnRequest
-	(*DeleteTurnResponse)(nil),     // 13: reasond.v1.DeleteTurnResponse
-	(*CharacterRange)(nil),         // 14: reasond.v1.CharacterRange
-	(*ReadToolResultRequest)(nil),  // 15: reasond.v1.ReadToolResultRequest
-	(*TextHit)(nil),                // 16: reasond.v1.TextHit
-	(*ReadToolResultResponse)(nil), // 17: reasond.v1.ReadToolResultResponse
-	(*GetSessionRequest)(nil),      // 18: reasond.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),     // 19: reasond.v1.GetSessionResponse
-	(*ListSessionsRequest)(nil),    // 20: reasond.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),   // 21: reasond.v1.ListSessionsResponse
-	(*DeleteSessionRequest)(nil),   // 22: reasond.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 23: reasond.v1.DeleteSessionResponse
-	(*TurnStart)(nil),              // 24: reasond.v1.TurnStart
-	(*TurnReentry)(nil),            // 25: reasond.v1.TurnReentry
-	(*ExecutionCursor)(nil),        // 26: reasond.v1.ExecutionCursor
-	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
-	(*TurnStarted)(nil),            // 28: reasond.v1.TurnStarted
-	(*ModelCallStep)(nil),          // 29: reasond.v1.ModelCallStep
-	(*ToolStep)(nil),               // 30: reasond.v1.ToolStep
-	(*ModeChange)(nil),             // 31: reasond.v1.ModeChange
-	(*HandedOff)(nil),              // 32: reasond.v1.HandedOff
-	(*Reentered)(nil),              // 33: reasond.v1.Reentered
-	(*TurnResult)(nil),             // 34: reasond.v1.TurnResult
-	(*Heartbeat)(nil),              // 35: reasond.v1.Heartbeat
-	(*Turn)(nil),                   // 36: reasond.v1.Turn
-	(*Session)(nil),                // 37: reasond.v1.Session
+	(*TurnConversation)(nil),       // 6: reasond.v1.TurnConversation
+	(*GetTurnRequest)(nil),         // 7: reasond.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),        // 8: reasond.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),       // 9: reasond.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),      // 10: reasond.v1.ListTurnsResponse
+	(*CancelTurnRequest)(nil),      // 11: reasond.v1.CancelTurnRequest
+	(*CancelTurnResponse)(nil),     // 12: reasond.v1.CancelTurnResponse
+	(*DeleteTurnRequest)(nil),      // 13: reasond.v1.DeleteTurnRequest
+	(*DeleteTurnResponse)(nil),     // 14: reasond.v1.DeleteTurnResponse
+	(*CharacterRange)(nil),         // 15: reasond.v1.CharacterRange
+	(*ReadToolResultRequest)(nil),  // 16: reasond.v1.ReadToolResultRequest
+	(*TextHit)(nil),                // 17: reasond.v1.TextHit
+	(*ReadToolResultResponse)(nil), // 18: reasond.v1.ReadToolResultResponse
+	(*GetSessionRequest)(nil),      // 19: reasond.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),     // 20: reasond.v1.GetSessionResponse
+	(*ListSessionsRequest)(nil),    // 21: reasond.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),   // 22: reasond.v1.ListSessionsResponse
+	(*DeleteSessionRequest)(nil),   // 23: reasond.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 24: reasond.v1.DeleteSessionResponse
+	(*TurnStart)(nil),              // 25: reasond.v1.TurnStart
+	(*TurnReentry)(nil),            // 26: reasond.v1.TurnReentry
+	(*ExecutionCursor)(nil),        // 27: reasond.v1.ExecutionCursor
+	(*timestamppb.Timestamp)(nil),  // 28: google.protobuf.Timestamp
+	(*TurnStarted)(nil),            // 29: reasond.v1.TurnStarted
+	(*ModelCallStep)(nil),          // 30: reasond.v1.ModelCallStep
+	(*ToolStep)(nil),               // 31: reasond.v1.ToolStep
+	(*ModeChange)(nil),             // 32: reasond.v1.ModeChange
+	(*HandedOff)(nil),              // 33: reasond.v1.HandedOff
+	(*Reentered)(nil),              // 34: reasond.v1.Reentered
+	(*TurnResult)(nil),             // 35: reasond.v1.TurnResult
+	(*Heartbeat)(nil),              // 36: reasond.v1.Heartbeat
+	(*Turn)(nil),                   // 37: reasond.v1.Turn
+	(*HistoryMessage)(nil),         // 38: reasond.v1.HistoryMessage
+	(*ContextBlock)(nil),           // 39: reasond.v1.ContextBlock
+	(*Session)(nil),                // 40: reasond.v1.Session
 }
 var file_reasond_v1_turn_service_proto_depIdxs = []int32{
-	24, // 0: reasond.v1.ExecuteTurnRequest.start:type_name -> reasond.v1.TurnStart
-	25, // 1: reasond.v1.ExecuteTurnRequest.reentry:type_name -> reasond.v1.TurnReentry
-	26, // 2: reasond.v1.ExecuteTurnRequest.attach:type_name -> reasond.v1.ExecutionCursor
-	27, // 3: reasond.v1.ExecuteTurnResponse.create_time:type_name -> google.protobuf.Timestamp
-	28, // 4: reasond.v1.ExecuteTurnResponse.started:type_name -> reasond.v1.TurnStarted
-	29, // 5: reasond.v1.ExecuteTurnResponse.model_call:type_name -> reasond.v1.ModelCallStep
-	30, // 6: reasond.v1.ExecuteTurnResponse.tool:type_name -> reasond.v1.ToolStep
-	31, // 7: reasond.v1.ExecuteTurnResponse.mode_change:type_name -> reasond.v1.ModeChange
-	32, // 8: reasond.v1.ExecuteTurnResponse.handed_off:type_name -> reasond.v1.HandedOff
-	33, // 9: reasond.v1.ExecuteTurnResponse.reentered:type_name -> reasond.v1.Reentered
-	34, // 10: reasond.v1.ExecuteTurnResponse.completed:type_name -> reasond.v1.TurnResult
+	25, // 0: reasond.v1.ExecuteTurnRequest.start:type_name -> reasond.v1.TurnStart
+	26, // 1: reasond.v1.ExecuteTurnRequest.reentry:type_name -> reasond.v1.TurnReentry
+	27, // 2: reasond.v1.ExecuteTurnRequest.attach:type_name -> reasond.v1.ExecutionCursor
+	28, // 3: reasond.v1.ExecuteTurnResponse.create_time:type_name -> google.protobuf.Timestamp
+	29, // 4: reasond.v1.ExecuteTurnResponse.started:type_name -> reasond.v1.TurnStarted
+	30, // 5: reasond.v1.ExecuteTurnResponse.model_call:type_name -> reasond.v1.ModelCallStep
+	31, // 6: reasond.v1.ExecuteTurnResponse.tool:type_name -> reasond.v1.ToolStep
+	32, // 7: reasond.v1.ExecuteTurnResponse.mode_change:type_name -> reasond.v1.ModeChange
+	33, // 8: reasond.v1.ExecuteTurnResponse.handed_off:type_name -> reasond.v1.HandedOff
+	34, // 9: reasond.v1.ExecuteTurnResponse.reentered:type_name -> reasond.v1.Reentered
+	35, // 10: reasond.v1.ExecuteTurnResponse.completed:type_name -> reasond.v1.TurnResult
 	2,  // 11: reasond.v1.ExecuteTurnResponse.delta:type_name -> reasond.v1.TurnDelta
-	35, // 12: reasond.v1.ExecuteTurnResponse.heartbeat:type_name -> reasond.v1.Heartbeat
-	24, // 13: reasond.v1.RunTurnRequest.start:type_name -> reasond.v1.TurnStart
-	25, // 14: reasond.v1.RunTurnRequest.reentry:type_name -> reasond.v1.TurnReentry
-	36, // 15: reasond.v1.RunTurnResponse.turn:type_name -> reasond.v1.Turn
+	36, // 12: reasond.v1.ExecuteTurnResponse.heartbeat:type_name -> reasond.v1.Heartbeat
+	25, // 13: reasond.v1.RunTurnRequest.start:type_name -> reasond.v1.TurnStart
+	26, // 14: reasond.v1.RunTurnRequest.reentry:type_name -> reasond.v1.TurnReentry
+	37, // 15: reasond.v1.RunTurnResponse.turn:type_name -> reasond.v1.Turn
 	0,  // 16: reasond.v1.RunTurnResponse.exit_mode:type_name -> reasond.v1.ExitMode
-	34, // 17: reasond.v1.RunTurnResponse.result:type_name -> reasond.v1.TurnResult
-	36, // 18: reasond.v1.GetTurnResponse.turn:type_name -> reasond.v1.Turn
-	34, // 19: reasond.v1.GetTurnResponse.result:type_name -> reasond.v1.TurnResult
-	36, // 20: reasond.v1.ListTurnsResponse.turns:type_name -> reasond.v1.Turn
-	36, // 21: reasond.v1.CancelTurnResponse.turn:type_name -> reasond.v1.Turn
-	14, // 22: reasond.v1.ReadToolResultRequest.range:type_name -> reasond.v1.CharacterRange
-	16, // 23: reasond.v1.ReadToolResultResponse.hits:type_name -> reasond.v1.TextHit
-	37, // 24: reasond.v1.GetSessionResponse.session:type_name -> reasond.v1.Session
-	37, // 25: reasond.v1.ListSessionsResponse.sessions:type_name -> reasond.v1.Session
-	1,  // 26: reasond.v1.TurnService.ExecuteTurn:input_type -> reasond.v1.ExecuteTurnRequest
-	4,  // 27: reasond.v1.TurnService.RunTurn:input_type -> reasond.v1.RunTurnRequest
-	6,  // 28: reasond.v1.TurnService.GetTurn:input_type -> reasond.v1.GetTurnRequest
-	8,  // 29: reasond.v1.TurnService.ListTurns:input_type -> reasond.v1.ListTurnsRequest
-	10, // 30: reasond.v1.TurnService.CancelTurn:input_type -> reasond.v1.CancelTurnRequest
-	12, // 31: reasond.v1.TurnService.DeleteTurn:input_type -> reasond.v1.DeleteTurnRequest
-	15, // 32: reasond.v1.TurnService.ReadToolResult:input_type -> reasond.v1.ReadToolResultRequest
-	18, // 33: reasond.v1.TurnService.GetSession:input_type -> reasond.v1.GetSessionRequest
-	20, // 34: reasond.v1.TurnService.ListSessions:input_type -> reasond.v1.ListSessionsRequest
-	22, // 35: reasond.v1.TurnService.DeleteSession:input_type -> reasond.v1.DeleteSessionRequest
-	3,  // 36: reasond.v1.TurnService.ExecuteTurn:output_type -> reasond.v1.ExecuteTurnResponse
-	5,  // 37: reasond.v1.TurnService.RunTurn:output_type -> reasond.v1.RunTurnResponse
-	7,  // 38: reasond.v1.TurnService.GetTurn:output_type -> reasond.v1.GetTurnResponse
-	9,  // 39: reasond.v1.TurnService.ListTurns:output_type -> reasond.v1.ListTurnsResponse
-	11, // 40: reasond.v1.TurnService.CancelTurn:output_type -> reasond.v1.CancelTurnResponse
-	13, // 41: reasond.v1.TurnService.DeleteTurn:output_type -> reasond.v1.DeleteTurnResponse
-	17, // 42: reasond.v1.TurnService.ReadToolResult:output_type -> reasond.v1.ReadToolResultResponse
-	19, // 43: reasond.v1.TurnService.GetSession:output_type -> reasond.v1.GetSessionResponse
-	21, // 44: reasond.v1.TurnService.ListSessions:output_type -> reasond.v1.ListSessionsResponse
-	23, // 45: reasond.v1.TurnService.DeleteSession:output_type -> reasond.v1.DeleteSessionResponse
-	36, // [36:46] is the sub-list for method output_type
-	26, // [26:36] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	35, // 17: reasond.v1.RunTurnResponse.result:type_name -> reasond.v1.TurnResult
+	38, // 18: reasond.v1.TurnConversation.history:type_name -> reasond.v1.HistoryMessage
+	39, // 19: reasond.v1.TurnConversation.context:type_name -> reasond.v1.ContextBlock
+	37, // 20: reasond.v1.GetTurnResponse.turn:type_name -> reasond.v1.Turn
+	35, // 21: reasond.v1.GetTurnResponse.result:type_name -> reasond.v1.TurnResult
+	6,  // 22: reasond.v1.GetTurnResponse.conversation:type_name -> reasond.v1.TurnConversation
+	37, // 23: reasond.v1.ListTurnsResponse.turns:type_name -> reasond.v1.Turn
+	37, // 24: reasond.v1.CancelTurnResponse.turn:type_name -> reasond.v1.Turn
+	15, // 25: reasond.v1.ReadToolResultRequest.range:type_name -> reasond.v1.CharacterRange
+	17, // 26: reasond.v1.ReadToolResultResponse.hits:type_name -> reasond.v1.TextHit
+	40, // 27: reasond.v1.GetSessionResponse.session:type_name -> reasond.v1.Session
+	40, // 28: reasond.v1.ListSessionsResponse.sessions:type_name -> reasond.v1.Session
+	1,  // 29: reasond.v1.TurnService.ExecuteTurn:input_type -> reasond.v1.ExecuteTurnRequest
+	4,  // 30: reasond.v1.TurnService.RunTurn:input_type -> reasond.v1.RunTurnRequest
+	7,  // 31: reasond.v1.TurnService.GetTurn:input_type -> reasond.v1.GetTurnRequest
+	9,  // 32: reasond.v1.TurnService.ListTurns:input_type -> reasond.v1.ListTurnsRequest
+	11, // 33: reasond.v1.TurnService.CancelTurn:input_type -> reasond.v1.CancelTurnRequest
+	13, // 34: reasond.v1.TurnService.DeleteTurn:input_type -> reasond.v1.DeleteTurnRequest
+	16, // 35: reasond.v1.TurnService.ReadToolResult:input_type -> reasond.v1.ReadToolResultRequest
+	19, // 36: reasond.v1.TurnService.GetSession:input_type -> reasond.v1.GetSessionRequest
+	21, // 37: reasond.v1.TurnService.ListSessions:input_type -> reasond.v1.ListSessionsRequest
+	23, // 38: reasond.v1.TurnService.DeleteSession:input_type -> reasond.v1.DeleteSessionRequest
+	3,  // 39: reasond.v1.TurnService.ExecuteTurn:output_type -> reasond.v1.ExecuteTurnResponse
+	5,  // 40: reasond.v1.TurnService.RunTurn:output_type -> reasond.v1.RunTurnResponse
+	8,  // 41: reasond.v1.TurnService.GetTurn:output_type -> reasond.v1.GetTurnResponse
+	10, // 42: reasond.v1.TurnService.ListTurns:output_type -> reasond.v1.ListTurnsResponse
+	12, // 43: reasond.v1.TurnService.CancelTurn:output_type -> reasond.v1.CancelTurnResponse
+	14, // 44: reasond.v1.TurnService.DeleteTurn:output_type -> reasond.v1.DeleteTurnResponse
+	18, // 45: reasond.v1.TurnService.ReadToolResult:output_type -> reasond.v1.ReadToolResultResponse
+	20, // 46: reasond.v1.TurnService.GetSession:output_type -> reasond.v1.GetSessionResponse
+	22, // 47: reasond.v1.TurnService.ListSessions:output_type -> reasond.v1.ListSessionsResponse
+	24, // 48: reasond.v1.TurnService.DeleteSession:output_type -> reasond.v1.DeleteSessionResponse
+	39, // [39:49] is the sub-list for method output_type
+	29, // [29:39] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_turn_service_proto_init() }
@@ -1942,7 +2057,7 @@ func file_reasond_v1_turn_service_proto_init() {
 		(*RunTurnRequest_Start)(nil),
 		(*RunTurnRequest_Reentry)(nil),
 	}
-	file_reasond_v1_turn_service_proto_msgTypes[14].OneofWrappers = []any{
+	file_reasond_v1_turn_service_proto_msgTypes[15].OneofWrappers = []any{
 		(*ReadToolResultRequest_Range)(nil),
 		(*ReadToolResultRequest_JsonPointer)(nil),
 		(*ReadToolResultRequest_Contains)(nil),
@@ -1953,7 +2068,7 @@ func file_reasond_v1_turn_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_turn_service_proto_rawDesc), len(file_reasond_v1_turn_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

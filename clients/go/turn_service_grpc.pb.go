@@ -44,7 +44,7 @@ type TurnServiceClient interface {
 	ExecuteTurn(ctx context.Context, in *ExecuteTurnRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExecuteTurnResponse], error)
 	// Starts a turn or goes on with one, and returns at the next exit. Safe to retry with the same request.
 	RunTurn(ctx context.Context, in *RunTurnRequest, opts ...grpc.CallOption) (*RunTurnResponse, error)
-	// Returns a turn with its ledger, and its hand-off while it waits for its client.
+	// Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client.
 	GetTurn(ctx context.Context, in *GetTurnRequest, opts ...grpc.CallOption) (*GetTurnResponse, error)
 	// Lists the caller's turns, newest first.
 	ListTurns(ctx context.Context, in *ListTurnsRequest, opts ...grpc.CallOption) (*ListTurnsResponse, error)
@@ -190,7 +190,7 @@ type TurnServiceServer interface {
 	ExecuteTurn(*ExecuteTurnRequest, grpc.ServerStreamingServer[ExecuteTurnResponse]) error
 	// Starts a turn or goes on with one, and returns at the next exit. Safe to retry with the same request.
 	RunTurn(context.Context, *RunTurnRequest) (*RunTurnResponse, error)
-	// Returns a turn with its ledger, and its hand-off while it waits for its client.
+	// Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client.
 	GetTurn(context.Context, *GetTurnRequest) (*GetTurnResponse, error)
 	// Lists the caller's turns, newest first.
 	ListTurns(context.Context, *ListTurnsRequest) (*ListTurnsResponse, error)

@@ -1613,7 +1613,13 @@ type LedgerEntry struct {
 	// Whether the result is an error.
 	IsError bool `protobuf:"varint,4,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
 	// Size of the result, which ReadToolResult returns.
-	ResultBytes   int64 `protobuf:"varint,5,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
+	ResultBytes int64 `protobuf:"varint,5,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
+	// What the tool is called with, where that has at most 4,096 bytes.
+	ArgumentsJson string `protobuf:"bytes,6,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
+	// The result where it has at most 4,096 bytes; a larger one is read with ReadToolResult.
+	ResultJson string `protobuf:"bytes,7,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
+	// Why a person refused the call, as the model is told; empty unless it was refused with words.
+	Refusal       string `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1683,7 +1689,28 @@ func (x *LedgerEntry) GetResultBytes() int64 {
 	return 0
 }
 
-// A turn without its content.
+func (x *LedgerEntry) GetArgumentsJson() string {
+	if x != nil {
+		return x.ArgumentsJson
+	}
+	return ""
+}
+
+func (x *LedgerEntry) GetResultJson() string {
+	if x != nil {
+		return x.ResultJson
+	}
+	return ""
+}
+
+func (x *LedgerEntry) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
+}
+
+// A turn without its content, except for its calls, one line of what was asked and one of what came of it.
 type Turn struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifies the turn.
@@ -1711,7 +1738,17 @@ type Turn struct {
 	// The last sequence number of its log.
 	LastSequence int64 `protobuf:"varint,12,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
 	// The request id it was started with, if any.
-	RequestId     string `protobuf:"bytes,13,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,13,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The first line of what was asked, as in Execution.
+	Question string `protobuf:"bytes,14,opt,name=question,proto3" json:"question,omitempty"`
+	// The first line of the answer, or the error, as in Execution.
+	Outcome string `protobuf:"bytes,15,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Who started it, as in Execution.
+	Client string `protobuf:"bytes,16,opt,name=client,proto3" json:"client,omitempty"`
+	// The protocol that started it, as in Execution.
+	Wire string `protobuf:"bytes,17,opt,name=wire,proto3" json:"wire,omitempty"`
+	// How it ended; unspecified before.
+	FinishReason  FinishReason `protobuf:"varint,18,opt,name=finish_reason,json=finishReason,proto3,enum=reasond.v1.FinishReason" json:"finish_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1835,6 +1872,41 @@ func (x *Turn) GetRequestId() string {
 		return x.RequestId
 	}
 	return ""
+}
+
+func (x *Turn) GetQuestion() string {
+	if x != nil {
+		return x.Question
+	}
+	return ""
+}
+
+func (x *Turn) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Turn) GetClient() string {
+	if x != nil {
+		return x.Client
+	}
+	return ""
+}
+
+func (x *Turn) GetWire() string {
+	if x != nil {
+		return x.Wire
+	}
+	return ""
+}
+
+func (x *Turn) GetFinishReason() FinishReason {
+	if x != nil {
+		return x.FinishReason
+	}
+	return FinishReason_FINISH_REASON_UNSPECIFIED
 }
 
 // A conversation.
@@ -2058,13 +2130,17 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x05usage\x18\x06 \x01(\v2\x11.reasond.v1.UsageR\x05usage\x123\n" +
 	"\aelapsed\x18\a \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x12\x1a\n" +
 	"\bwarnings\x18\b \x03(\tR\bwarnings\x120\n" +
-	"\x05error\x18\t \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\"\xa7\x01\n" +
+	"\x05error\x18\t \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\"\x89\x02\n" +
 	"\vLedgerEntry\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12-\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.reasond.v1.LedgerStateR\x05state\x12\x19\n" +
 	"\bis_error\x18\x04 \x01(\bR\aisError\x12!\n" +
-	"\fresult_bytes\x18\x05 \x01(\x03R\vresultBytes\"\x95\x04\n" +
+	"\fresult_bytes\x18\x05 \x01(\x03R\vresultBytes\x12%\n" +
+	"\x0earguments_json\x18\x06 \x01(\tR\rargumentsJson\x12\x1f\n" +
+	"\vresult_json\x18\a \x01(\tR\n" +
+	"resultJson\x12\x18\n" +
+	"\arefusal\x18\b \x01(\tR\arefusal\"\xb6\x05\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1d\n" +
 	"\n" +
@@ -2083,7 +2159,12 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x05usage\x18\v \x01(\v2\x11.reasond.v1.UsageR\x05usage\x12#\n" +
 	"\rlast_sequence\x18\f \x01(\x03R\flastSequence\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\r \x01(\tR\trequestId\"\xd0\x02\n" +
+	"request_id\x18\r \x01(\tR\trequestId\x12\x1a\n" +
+	"\bquestion\x18\x0e \x01(\tR\bquestion\x12\x18\n" +
+	"\aoutcome\x18\x0f \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06client\x18\x10 \x01(\tR\x06client\x12\x12\n" +
+	"\x04wire\x18\x11 \x01(\tR\x04wire\x12=\n" +
+	"\rfinish_reason\x18\x12 \x01(\x0e2\x18.reasond.v1.FinishReasonR\ffinishReason\"\xd0\x02\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1a\n" +
@@ -2222,14 +2303,15 @@ var file_reasond_v1_turns_proto_depIdxs = []int32{
 	30, // 29: reasond.v1.Turn.end_time:type_name -> google.protobuf.Timestamp
 	30, // 30: reasond.v1.Turn.expire_time:type_name -> google.protobuf.Timestamp
 	27, // 31: reasond.v1.Turn.usage:type_name -> reasond.v1.Usage
-	30, // 32: reasond.v1.Session.create_time:type_name -> google.protobuf.Timestamp
-	30, // 33: reasond.v1.Session.update_time:type_name -> google.protobuf.Timestamp
-	30, // 34: reasond.v1.Session.expire_time:type_name -> google.protobuf.Timestamp
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	31, // 32: reasond.v1.Turn.finish_reason:type_name -> reasond.v1.FinishReason
+	30, // 33: reasond.v1.Session.create_time:type_name -> google.protobuf.Timestamp
+	30, // 34: reasond.v1.Session.update_time:type_name -> google.protobuf.Timestamp
+	30, // 35: reasond.v1.Session.expire_time:type_name -> google.protobuf.Timestamp
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_turns_proto_init() }

@@ -36,7 +36,7 @@ from tests.console.scripted_server import HOSTILE, MANY, REPAIR, STRATEGIES, TUR
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Locator, Page
 
     from reasond_server.base.addresses import Listening
 
@@ -99,6 +99,11 @@ async def show_run(page: Page, listening: Listening, execution_id: str) -> None:
     await expect(page.get_by_role("listbox", name="Steps")).to_be_visible()
 
 
+def link_to(page: Page, execution_id: str) -> Locator:
+    """Return the link of a list to that run."""
+    return page.locator(f'a[href="#/run/{execution_id}"]')
+
+
 async def examine(page: Page, name: str, *, height: int = HIGHEST_PICTURE) -> None:
     """Check the page with axe in both colour schemes and as a screen reader hears it.
 
@@ -151,7 +156,7 @@ async def test_a_book_read_window_by_window_shows_every_window_and_signed_saving
     async with watched_page(browser, demo) as page:
         assert "token" not in page.url
         await show_run(page, demo, result["execution_id"])
-        await expect(page.get_by_text("succeeded")).to_be_visible()
+        await expect(page.locator(".badge.good")).to_have_text("✓ answered")
         await expect(page.get_by_label("Answer").first).to_contain_text("serene and quiet Air")
         windows = page.get_by_role("listbox", name="Windows")
         await expect(windows.get_by_role("option").first).to_have_attribute(
@@ -227,8 +232,8 @@ async def test_a_tree_and_votes_are_pictures_with_words(browser: Browser, script
         await examine(page, "compare", height=620)
         await show(page, scripted, "")
         await page.get_by_label("Strategy").select_option("self_consistency")
-        await expect(page.get_by_role("link", name=votes["execution_id"][:12])).to_be_visible()
-        await expect(page.get_by_role("link", name=tree["execution_id"][:12])).to_have_count(0)
+        await expect(link_to(page, votes["execution_id"])).to_be_visible()
+        await expect(link_to(page, tree["execution_id"])).to_have_count(0)
         await page.get_by_label("Strategy").select_option("")
         for each in (tree, votes):
             await page.get_by_label(f"compare {each['execution_id']}").check()
@@ -240,9 +245,9 @@ async def test_a_turn_that_waits_for_its_client_is_settled_here(browser: Browser
     turn = (await call(demo, "turns.start", **TURN))["turn"]
     async with watched_page(browser, demo) as page:
         await show(page, demo, "turns")
-        await expect(page.get_by_role("link", name=turn["turn_id"][:12])).to_be_visible()
+        await expect(link_to(page, turn["turn_id"])).to_be_visible()
         await examine(page, "turns", height=340)
-        await page.get_by_role("link", name=turn["turn_id"][:12]).click()
+        await link_to(page, turn["turn_id"]).click()
         await expect(page.get_by_role("heading", name="Waits for its client")).to_be_visible()
         await expect(page.get_by_role("row", name="book_title")).to_contain_text("handed off")
         await examine(page, "turn")
@@ -251,11 +256,60 @@ async def test_a_turn_that_waits_for_its_client_is_settled_here(browser: Browser
         await expect(page.get_by_text("May the server call")).to_be_visible()
         await page.get_by_label("approve", exact=True).check()
         await page.get_by_role("button", name="Settle this call").click()
-        await expect(page.get_by_text("succeeded").first).to_be_visible()
+        await expect(page.locator(".title .badge.good")).to_have_text("✓ answered")
         await expect(page.get_by_label("Answer")).to_contain_text("Opticks")
         await expect(page.get_by_role("heading", name="Waits for its client")).to_have_count(0)
     told = await call(demo, "turns.get", turn_id=turn["turn_id"])
     assert told["turn"]["state"] == "succeeded"
+
+
+async def test_a_person_reads_what_was_said_before_a_call_and_refuses_it_with_words(
+    browser: Browser, demo: Listening
+) -> None:
+    start = {"message": "Tell the current time.", "system": "You are careful with clocks.", "session_id": "clocks"}
+    await call(demo, "turns.start", message="What is 15% of 240?", session_id="clocks")
+    turn = (await call(demo, "turns.start", **start))["turn"]
+    async with watched_page(browser, demo) as page:
+        await show(page, demo, f"run/{turn['turn_id']}")
+        await expect(page.get_by_text("May the server call")).to_be_visible()
+        said = page.locator("details.said")
+        await expect(said.get_by_text("You are careful with clocks.")).to_be_visible()
+        await expect(said.locator(".talk .user")).to_contain_text("What is 15% of 240?")
+        await expect(said.locator(".talk .assistant")).to_contain_text("36")
+        await expect(page.get_by_text("Settle it within")).to_be_visible()
+        await page.get_by_label("refuse", exact=True).check()
+        await page.get_by_label("Why not").fill("It is none of its business.")
+        await page.get_by_role("button", name="Settle this call").click()
+        await expect(page.get_by_role("row", name="current_time")).to_contain_text(
+            "Refused: It is none of its business."
+        )
+        await expect(said).not_to_have_attribute("open", "")
+    told = await call(demo, "turns.get", turn_id=turn["turn_id"])
+    assert told["turn"]["ledger"][0]["refusal"] == "It is none of its business."
+
+
+async def test_runs_are_found_by_what_was_asked_and_only_an_answer_is_green(
+    browser: Browser, scripted: Listening
+) -> None:
+    answered = await call(scripted, "reasoning.execute", query="How many posts has the fence?")
+    cut = await call(scripted, "reasoning.execute", query="Which posts?", budget={"max_total_tokens": 200})
+    async with watched_page(browser, scripted) as page:
+        await expect(link_to(page, cut["execution_id"])).to_have_text("Which posts?")
+        row = page.get_by_role("row").filter(has=link_to(page, answered["execution_id"]))
+        await expect(row.locator(".badge.good")).to_have_text("✓ answered")
+        await expect(row).to_contain_text("litres")
+        await expect(row).to_contain_text("jsonrpc")
+        row = page.get_by_role("row").filter(has=link_to(page, cut["execution_id"]))
+        await expect(row.locator(".badge")).to_be_visible()
+        await expect(row.locator(".badge.good")).to_have_count(0)
+        await page.get_by_label("Search").fill("MANY posts")
+        await expect(link_to(page, cut["execution_id"])).to_have_count(0)
+        await expect(link_to(page, answered["execution_id"])).to_be_visible()
+        await page.get_by_label("Search").fill(cut["execution_id"])
+        await expect(link_to(page, answered["execution_id"])).to_have_count(0)
+        await expect(link_to(page, cut["execution_id"])).to_be_visible()
+        await page.get_by_label("Search").fill("nobody asked this")
+        await expect(page.get_by_text("No run is kept that fits these filters.")).to_be_visible()
 
 
 async def test_a_repair_shows_its_candidates_their_verdicts_and_the_patch(browser: Browser, demo: Listening) -> None:
@@ -263,7 +317,7 @@ async def test_a_repair_shows_its_candidates_their_verdicts_and_the_patch(browse
     assert repair["repair"]["is_accepted"]
     async with watched_page(browser, demo) as page:
         await page.get_by_label("Strategy").select_option("repair")
-        await page.get_by_role("link", name=repair["repair"]["execution_id"][:12]).click()
+        await link_to(page, repair["repair"]["execution_id"]).click()
         await expect(page.get_by_role("heading", name="The patch was accepted")).to_be_visible()
         await expect(page.locator(".diff .added").first).to_have_text("+    return max(one, other)")
         candidates = page.get_by_role("region", name="Candidates")
@@ -441,7 +495,7 @@ async def test_a_token_that_expires_while_the_page_is_open_is_asked_for_over_the
         await dialog.get_by_label("Token").fill(mint(3600))
         await dialog.get_by_role("button", name="Go on").click()
         await expect(dialog).to_have_count(0)
-        await page.get_by_role("link", name=result["execution_id"][:12]).click()
+        await link_to(page, result["execution_id"]).click()
         await expect(page.get_by_text("answered").first).to_be_visible()
         assert watch.complaints == []
 

@@ -151,3 +151,81 @@ async def test_a_page_token_belongs_to_its_state_and_times() -> None:
             request = pb.ListExecutionsRequest(page_size=1, page_token=page.next_page_token)
             with pytest.raises(reasond.InvalidRequestError, match="with the same filters"):
                 await client._link.answer(client._link.executions.ListExecutions, request, 180)
+
+
+async def list_over(server: Listening, wire: str, **filters: Any) -> list[dict[str, Any]]:
+    """Return the lines of the executions as JSON, over one wire."""
+    names = ("execution_id", "question", "outcome", "client", "wire")
+    if wire == "jsonrpc":
+        body = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "executions.list",
+            "params": {**filters, "auth_token": server.token},
+        }
+        async with make_http_client(base_url=server.http) as http:
+            answer = (await http.post("/api/v1/jsonrpc", json=body)).json()
+        return [{name: each[name] for name in names} for each in answer["result"]["executions"]]
+    async with reasond.AsyncClient(server.grpc, token=server.token) as client:
+        return [{name: getattr(each, name) for name in names} async for each in client.list_executions(**filters)]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_list_tells_what_was_asked_what_came_of_it_and_who_asked_by_which_wire(wire: str) -> None:
+    failing = Reply(text="no", error=ModelFailedError("The model broke off"), error_after=1)
+    with ScriptedModel([Reply(text="So.<answer>\nNewton,\nin 1704</answer>"), failing]) as model:
+        async with (
+            running_server(model=model) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            first = (await client.reason("\n  Who wrote\tthe Opticks?\nAnd when?", **OPTIONS)).execution_id
+            params = {"query": "And who read it?", "strategy": "chain_of_thought", "auth_token": server.token}
+            async with make_http_client(base_url=server.http, timeout=180) as http:
+                body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
+                await http.post("/api/v1/jsonrpc", json=body)
+            second, told = await list_over(server, wire)
+    assert (told["execution_id"], told["question"], told["outcome"]) == (first, "Who wrote the Opticks?", "Newton,")
+    assert (told["wire"], second["wire"]) == ("grpc", "jsonrpc")
+    assert second["question"] == "And who read it?"
+    assert second["outcome"].startswith("MODEL_FAILED: The model broke off")
+    assert told["client"] == second["client"] != ""
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_executions_are_found_by_a_text_in_what_was_asked_or_answered(wire: str) -> None:
+    with ScriptedModel(["<answer>Äpfel</answer>", "<answer>Birnen</answer>", "<answer>100 %</answer>"]) as model:
+        async with (
+            running_server(model=model) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            ids = [
+                (await client.reason(query, **OPTIONS)).execution_id
+                for query in ("What grows?", "What else?", "How much?")
+            ]
+            assert await find(server, wire, text="WHAT") == [ids[1], ids[0]]
+            assert await find(server, wire, text="äPFEL") == [ids[0]]
+            assert await find(server, wire, text="%") == [ids[2]]
+            assert await find(server, wire, text="_") == []
+            assert await find(server, wire, text=ids[1][:12]) == [ids[1]]
+            assert await find(server, wire, text=" what ", state="failed") == []
+            with pytest.raises(RefusedError) as refused:
+                await find(server, wire, text="x" * 201)
+            assert refused.value.args == ("text",)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_where_no_content_is_kept_a_list_has_none_and_names_the_reason_of_a_failure(wire: str) -> None:
+    failing = Reply(text="CANARY", error=ModelFailedError("CANARY"), error_after=1)
+    with ScriptedModel(["<answer>CANARY</answer>", failing]) as model:
+        environ = {"REASOND__STORE__RECORD_CONTENT": "false"}
+        async with (
+            running_server(model=model, environ=environ) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            await client.reason("CANARY?", **OPTIONS)
+            with pytest.raises(reasond.ReasondError):
+                await client.reason("CANARY?", **OPTIONS)
+            failed, answered = await list_over(server, wire)
+    assert (answered["question"], answered["outcome"]) == ("", "")
+    assert (failed["question"], failed["outcome"]) == ("", "MODEL_FAILED")
+    assert answered["wire"] == "grpc"

@@ -190,6 +190,42 @@ async def test_instructions_and_history_are_in_the_prompts_of_a_turn(wire: str) 
 
 
 @pytest.mark.parametrize("wire", WIRES)
+async def test_a_turn_tells_what_was_said_to_it_so_that_a_person_can_judge_its_calls(wire: str) -> None:
+    context = [
+        {"name": "shop", "scope": {"grpc": "CONTEXT_SCOPE_TURN", "jsonrpc": "turn"}[wire], "text": "It is open."}
+    ]
+    start = {"message": "Pay the bill.", "system": "You are careful.", "session_id": "s", "context": context}
+    approving = {"REASOND__TOOLS__ENABLED": '["calculator"]', "REASOND__TURNS__NEEDS_APPROVAL": '["calculator"]'}
+    wanted = Reply(tool_calls=(ToolCall(call_id="", name="calculator", arguments_json='{"expression": "6*7"}'),))
+    with model("It is 42 crowns.", wanted, "Then not.") as scripted:
+        async with running_server(model=scripted, environ=approving) as server:
+            await ask(server, wire, "turns.start", {"message": "What does it cost?", "session_id": "s"})
+            waiting = await ask(server, wire, "turns.start", {**start, "material": "Bill: 42 crowns."})
+            turn_id = waiting.turn["turn_id"]
+            got = await ask(server, wire, "turns.get", {"turn_id": turn_id})
+            decisions = [{"call_id": "c1", "is_approved": False, "reason": "Too much."}]
+            reentry = {"turn_id": turn_id, "etag": waiting.turn["handoff"]["etag"], "decisions": decisions}
+            await ask(server, wire, "turns.reenter", reentry)
+            after = await ask(server, wire, "turns.get", {"turn_id": turn_id})
+            listed = await ask(server, wire, "turns.list", {})
+    told = got.body["conversation"]
+    assert [each["text"] for each in told["history"]] == ["What does it cost?", "It is 42 crowns."]
+    assert (told["system"], told["message"], told["material"]) == (
+        start["system"],
+        start["message"],
+        "Bill: 42 crowns.",
+    )
+    assert told["context"][0]["text"] == "It is open."
+    (asked,) = got.turn["ledger"]
+    assert json.loads(asked["arguments_json"]) == {"expression": "6*7"}
+    (refused,) = after.turn["ledger"]
+    assert refused["refusal"] == "Too much."
+    assert "Too much." in refused["result_json"]
+    last = listed.body["turns"][0]
+    assert (last["question"], last["outcome"], last["wire"]) == ("Pay the bill.", "Then not.", wire)
+
+
+@pytest.mark.parametrize("wire", WIRES)
 async def test_a_reentry_that_does_not_fit_names_every_call_and_consumes_nothing(wire: str) -> None:
     with model(reply("a", "b"), "Both.") as scripted:
         async with running_server(model=scripted) as server:

@@ -34,7 +34,7 @@ def test_the_demo_answers_from_the_book_whatever_the_user_has_set(tmp_path: Path
     assert any("11,576.25" in line for line in lines)
     for name in ("grpcurl", "python", "curl"):
         assert any(name in line for line in lines)
-    assert sum("/console#token=" in line for line in lines) == 1
+    assert not any("#token=" in line for line in lines), "an address that nobody could open in time"
     assert "3. A turn of a conversation, in which the model calls tools:" in lines
     assert "book_title says: THE FIRST BOOK OF OPTICKS" in lines
 
@@ -123,13 +123,14 @@ def test_the_demo_keeps_its_server_for_a_browser_until_it_is_interrupted(tmp_pat
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ, cwd=tmp_path)
     try:
         assert process.stdout is not None
-        link = next(line.strip() for line in process.stdout if "/console#token=" in line)
+        lines = [next(line for line in process.stdout if "#token=" in line)]
+        lines += [next(line for line in process.stdout if "Now you" in line)]
+        link = next(line.strip() for line in process.stdout if "#token=" in line)
+        assert link in lines[0]
         with urllib.request.urlopen(link.partition("#")[0], timeout=LIMIT_S) as answer:
             assert b"reasond console" in answer.read()
         process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
         assert process.wait(LIMIT_S) == 0
-        assert "Now you" in rest
     finally:
         process.kill()
         process.communicate()

@@ -30,7 +30,8 @@ KEY_PREFIX: Final = "sk-reasond-"
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _ID_CHARACTERS: Final = 12
 _SECRET_BYTES: Final = 32
-_KEY: Final = re.compile(rf"{KEY_PREFIX}([a-z0-9]{{{_ID_CHARACTERS}}})-[A-Za-z0-9_-]{{43}}")
+_SHORT_SECRET_BYTES: Final = 16
+_KEY: Final = re.compile(rf"{KEY_PREFIX}([a-z0-9]{{{_ID_CHARACTERS}}})-[A-Za-z0-9_-]{{22,43}}")
 # Compared with where no key has the id, so that unknown ids and wrong secrets take the same time.
 _NOBODY: Final = "0" * 64
 
@@ -43,10 +44,11 @@ class NewKey:
     text: str = field(repr=False)
 
 
-def create_key() -> NewKey:
-    """Return a new key of the system's randomness."""
+def create_key(*, is_short: bool = False) -> NewKey:
+    """Return a new key of the system's randomness; a short one has 128 random bits, for the life of a process."""
+    size = _SHORT_SECRET_BYTES if is_short else _SECRET_BYTES
     key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_CHARACTERS))
-    return NewKey(id=key_id, text=f"{KEY_PREFIX}{key_id}-{secrets.token_urlsafe(_SECRET_BYTES)}")
+    return NewKey(id=key_id, text=f"{KEY_PREFIX}{key_id}-{secrets.token_urlsafe(size)}")
 
 
 def hash_key(text: str) -> str:
@@ -89,11 +91,19 @@ class ApiKeys:
         self._revocations = revocations
         self._observer = observer
         self._keys: dict[str, ApiKey] = {}
+        self._own: dict[str, ApiKey] = {}
         self.replace(keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
         """Accept `keys` from now on, and no others."""
-        self._keys = {key.id: key for key in keys}
+        self._keys = {key.id: key for key in keys} | self._own
+
+    def issue(self, principal: Principal) -> str:
+        """Return a new short key with which `principal` calls until this process ends."""
+        made = create_key(is_short=True)
+        self._own[made.id] = ApiKey(id=made.id, key_hash=hash_key(made.text), principal=principal)
+        self._keys |= self._own
+        return made.text
 
     def verify(self, text: str) -> Principal:
         """Return the principal of a key.

@@ -11,6 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from reasond_server.access.claims import build_principal
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
@@ -181,6 +182,7 @@ class Server:
             grpc=self._grpc_target(),
             http=self._http_base_url(),
             token=self._dev_token() if self._dev else "",
+            console_key=self._issue_console_key() if self._dev else "",
             model=self._model.name,
             store=self._stores.place if self._stores is not None else "",
             warnings=tuple(self._model.warnings),
@@ -434,6 +436,10 @@ class Server:
             return ""
         scheme = "https" if self._settings.server.tls == "files" and not is_loopback(address) else "http"
         return f"{scheme}://{replace_port(address, own.port)}{METRICS_PATH}"
+
+    def _issue_console_key(self) -> str:
+        """Return a key for the address of the console: a token would make it four times as long."""
+        return self._verification.api_keys.issue(build_principal({"sub": "developer", "permissions": [ADMIN]}))
 
     def _dev_token(self) -> str:
         """Return a token with all permissions, valid for a day at most."""

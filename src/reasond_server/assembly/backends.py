@@ -17,6 +17,7 @@ from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types.usage import Price
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -129,6 +130,7 @@ def read_backend_options(settings: Settings, environ: Mapping[str, str], name: s
         max_concurrency=backend.max_concurrency,
         max_line_bytes=backend.max_line_bytes,
         max_response_bytes=backend.max_response_bytes,
+        price=_find_price(backend),
     )
 
 
@@ -177,6 +179,11 @@ def _find_problems(
     except ValueError as error:
         yield Violation(field=f"{section}.base_url", description=f"is empty, and {_BASE_URL_VARIABLE} {error}")
         return
+    if (backend.input_price_usd is None) != (backend.output_price_usd is None):
+        missing = "input" if backend.input_price_usd is None else "output"
+        yield Violation(field=f"{section}.{missing}_price_usd", description="is not set, and the other price is")
+    elif backend.cached_input_price_usd is not None and backend.input_price_usd is None:
+        yield Violation(field=f"{section}.input_price_usd", description="is not set, and that of the cache is")
     yield from _find_key_problems(section, backend, base_url, environ)
     try:
         _find_profile(section, backend, base_url)
@@ -212,6 +219,14 @@ def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str,
         return backend.base_url
     named = environ.get(_BASE_URL_VARIABLE, "").strip() if section == MAIN else ""
     return require_base_url(named) or OPENAI_URL
+
+
+def _find_price(backend: BackendSettings) -> Price | None:
+    """Return what tokens cost; None if the operator does not say what both input and output cost."""
+    read, cached, written = backend.input_price_usd, backend.cached_input_price_usd, backend.output_price_usd
+    if read is None or written is None:
+        return None
+    return Price(input_usd=read, cached_input_usd=read if cached is None else cached, output_usd=written)
 
 
 def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:

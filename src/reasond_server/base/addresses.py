@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from dataclasses import field
 
 from reasond_server.types.values import value
 
@@ -17,8 +18,8 @@ _IPV6_NETWORK_BITS = 64
 class Listening:
     """The addresses of a started server, and its store; an empty address means that the listener is off.
 
-    `token` is set under --dev only. `metrics` is the address of the metrics if they have a separate listener. `console`
-    is the URL of the console.
+    `token` is set under --dev only, and `console_key` as well, which opens the console. `metrics` is the address of the
+    metrics if they have a separate listener. `console` is the URL of the console.
     """
 
     grpc: str
@@ -29,11 +30,12 @@ class Listening:
     warnings: tuple[str, ...]
     metrics: str = ""
     console: str = ""
+    console_key: str = field(default="", repr=False)
 
     @property
     def console_link(self) -> str:
-        """The URL that opens the console with the token, which a fragment keeps in the browser; empty if it is off."""
-        return f"{self.console}#token={self.token}" if self.console and self.token else self.console
+        """The shortest URL that opens the console with its key, which stays in the browser; empty if it is off."""
+        return f"{self.http}/#token={self.console_key}" if self.console and self.console_key else self.console
 
 
 def split_address(address: str) -> tuple[str, int]:

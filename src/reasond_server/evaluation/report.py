@@ -29,6 +29,7 @@ class Row:
     Attributes:
         letter: its mark in the picture.
         changed: how often its answer is not right where that of the first way is, or the other way round.
+        cost_usd: what a trial cost in US dollars; None where not all costs are known.
         is_efficient: no other way has as many right for as few tokens.
     """
 
@@ -42,6 +43,7 @@ class Row:
     output_tokens: float
     calls: float
     seconds: float
+    cost_usd: float | None
     cached_share: float
     comparison: Comparison | None
     is_efficient: bool = False
@@ -85,6 +87,7 @@ def _build_row(letter: str, way: str, trials: Sequence[Trial], comparison: Compa
     n = len(trials)
     read = sum(trial.input_tokens for trial in trials)
     right = sum(trial.is_right for trial in trials)
+    costs = [trial.cost_usd for trial in trials]
     return Row(
         letter=letter,
         way=way,
@@ -96,6 +99,7 @@ def _build_row(letter: str, way: str, trials: Sequence[Trial], comparison: Compa
         output_tokens=_mean([trial.output_tokens for trial in trials]),
         calls=_mean([trial.calls for trial in trials]),
         seconds=_mean([trial.seconds for trial in trials]),
+        cost_usd=_mean([cost for cost in costs if cost is not None]) if n and None not in costs else None,
         cached_share=sum(trial.cached_tokens for trial in trials) / read if read else 0.0,
         comparison=comparison,
     )
@@ -177,9 +181,10 @@ def _write_row(row: Row) -> str:
     against, p = (
         ("", "") if row.comparison is None else (describe_comparison(row.comparison), f"{row.comparison.p:.2g}")
     )
+    cost = "" if row.cost_usd is None else f" (${row.cost_usd:,.4g})"
     name = f"**{row.way}**" if row.is_efficient else row.way
     return (
-        f"| {name} | {row.right}{failed} | {row.n} | {share} | {row.tokens:,.0f} | {row.calls:.1f} "
+        f"| {name} | {row.right}{failed} | {row.n} | {share} | {row.tokens:,.0f}{cost} | {row.calls:.1f} "
         f"| {row.seconds:.1f} | {row.cached_share:.0%} | {against} | {p} |"
     )
 

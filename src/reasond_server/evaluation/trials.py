@@ -56,6 +56,7 @@ class Trial:
         finish: the finish reason, without a prefix, in capitals; of a call that failed its reason.
         is_failed: whether there is no result; the tokens are then those that are known.
         seconds: from start to end at the server.
+        cost_usd: what it cost in US dollars; None where the server has no prices.
     """
 
     key: str
@@ -74,6 +75,7 @@ class Trial:
     cached_tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
+    cost_usd: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -287,6 +289,7 @@ def _read_result(trial: Trial, result: Reasoning | None, *, failed: reasond.Reas
         output_tokens=usage.output_tokens,
         cached_tokens=usage.cached_input_tokens,
         calls=usage.model_calls,
+        cost_usd=usage.cost_usd if usage.HasField("cost_usd") else None,
         seconds=took.seconds + took.nanos / _NANOS,
         **told,
     )

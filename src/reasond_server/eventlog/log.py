@@ -14,7 +14,7 @@ from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Append, LeaseLostError, Record
-from reasond_server.types import Execution, ExecutionState, LoggedEvent
+from reasond_server.types import Execution, ExecutionState, LastEvent, LoggedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,7 +250,9 @@ class RunLog:
         """
         if isinstance(self.error, StoreFullError) and self.is_created:
             self.error = None
-        self._execution = _change(
+        # Of what is stored: where no content is kept, the line has none.
+        kept = event if self._store_as is None else self._store_as(event)
+        ended = _change(
             self._execution,
             state=ExecutionState.after(finish_reason),
             last_sequence=self.last_sequence + 1,
@@ -259,6 +261,7 @@ class RunLog:
             end_time=now,
             expire_time=expire_time,
         )
+        self._execution = replace(ended, outcome=kept.headline) if isinstance(kept, LastEvent) else ended
         self.append(event, now=now, usage=usage)
 
     def suspend(self, event: Event, *, now: datetime, usage: Usage, wake_time: datetime | None) -> None:
@@ -393,7 +396,6 @@ def _change(
     expire_time: datetime | None = None,
 ) -> Execution:
     """Return `known` after another event, without `wake_time`; `dataclasses.replace` takes ten times as long."""
-    # With a sixteenth argument, CPython would pack all of them into a dictionary.
     return Execution(
         execution_id=known.execution_id,
         tenant=known.tenant,
@@ -410,4 +412,7 @@ def _change(
         usage=usage,
         kind=known.kind,
         session_id=known.session_id,
+        question=known.question,
+        client=known.client,
+        wire=known.wire,
     )

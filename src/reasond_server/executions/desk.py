@@ -34,6 +34,8 @@ _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
+_LONGEST_TEXT = 200
+_MOST_LOOKED_AT = 1_000
 
 
 @value
@@ -166,17 +168,20 @@ class ExecutionDesk:
         state: ExecutionState | None = None,
         create_time_after: datetime | None = None,
         create_time_before: datetime | None = None,
+        text: str = "",
         session_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> ExecutionPage:
         """Return a page of the caller's executions, newest first.
 
-        They began at `create_time_after` or later, and before `create_time_before`.
+        They began at `create_time_after` or later, and before `create_time_before`. With a `text` they have it in their
+        id, question, outcome, client or model, whatever its case; then a page ends after 1,000 executions that were
+        looked at, and may be short.
 
         Raises:
-            InvalidRequestError: `page_size` is negative, `page_token` is not from the page before, or no time is
-                between the two.
+            InvalidRequestError: `page_size` is negative, `page_token` is not from the page before, no time is
+                between the two, or `text` is too long.
         """
         if page_size < 0:
             text = f"must be at least 0, got {page_size}"
@@ -184,6 +189,9 @@ class ExecutionDesk:
         if create_time_after and create_time_before and create_time_after >= create_time_before:
             text = f"must be later than create_time_after, {create_time_after.isoformat()}"
             raise InvalidRequestError.of(Violation(field="create_time_before", description=text))
+        if len(text) > _LONGEST_TEXT:
+            description = f"must have at most {_LONGEST_TEXT} characters, got {len(text)}"
+            raise InvalidRequestError.of(Violation(field="text", description=description))
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(
             strategy=strategy,
@@ -195,15 +203,31 @@ class ExecutionDesk:
             or_kind=self.or_kind,
             session_id=session_id,
         )
-        before = read_page_token(page_token, _list_filters(wanted)) if page_token else None
+        filters = [*_list_filters(wanted), *([f"text {text}"] if text else [])]
+        before = read_page_token(page_token, filters) if page_token else None
         await self.runner.runs.wait_for_commits(caller.tenant, within_s=_LOOK_AGAIN_S)
-        found = await self.store.page(caller.tenant, wanted, size=size + 1, before=before)
-        token = (
-            write_page_token(found[size - 1].create_time, found[size - 1].execution_id, _list_filters(wanted))
-            if len(found) > size
-            else ""
-        )
-        return ExecutionPage(executions=found[:size], next_page_token=token)
+        found, last = await self._page(caller.tenant, wanted, text.strip().casefold(), size=size, before=before)
+        token = "" if last is None else write_page_token(last.create_time, last.execution_id, filters)
+        return ExecutionPage(executions=found, next_page_token=token)
+
+    async def _page(
+        self, tenant: str, wanted: ExecutionFilter, text: str, *, size: int, before: tuple[float, str] | None
+    ) -> tuple[Sequence[Execution], Execution | None]:
+        """Return up to `size` executions that have the `text`, and the last one looked at if there may be more."""
+        chunk = _LARGEST_PAGE if text else size
+        found: list[Execution] = []
+        seen = 0
+        while True:
+            rows = await self.store.page(tenant, wanted, size=chunk + 1, before=before)
+            for each in rows[:chunk]:
+                seen += 1
+                if _has_text(each, text):
+                    found.append(each)
+                if len(found) == size or seen == _MOST_LOOKED_AT:
+                    return found, None if each is rows[-1] else each
+            if len(rows) <= chunk:
+                return found, None
+            before = rows[chunk - 1].create_time.timestamp(), rows[chunk - 1].execution_id
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
@@ -321,6 +345,12 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
         pass
     text = "must be the next_page_token of the page before, with the same filters"
     raise InvalidRequestError.of(Violation(field="page_token", description=text))
+
+
+def _has_text(execution: Execution, text: str) -> bool:
+    """Return whether a line of the execution has the casefolded `text`."""
+    lines = (execution.execution_id, execution.question, execution.outcome, execution.client, execution.model)
+    return any(text in line.casefold() for line in lines)
 
 
 def _list_filters(wanted: ExecutionFilter) -> Sequence[str | None]:

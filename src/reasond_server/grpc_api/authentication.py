@@ -75,7 +75,7 @@ class Authentication:
             except ReasondError as error:
                 audit.log_denied(operation, error, principal=call.principal, call_id=call.call_id)
                 raise
-            note_caller()
+            note_caller("grpc")
             decision = audit.begin(operation, principal=call.principal, call_id=call.call_id)
             try:
                 return await run(requests, context)

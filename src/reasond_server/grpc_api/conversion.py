@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2
@@ -12,7 +13,7 @@ from reasond_server.types.kinds import EVENTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import Iteration, Metrics, Result, StreamEvent
+    from reasond_server.types import HistoryMessage, Iteration, Metrics, Result, StreamEvent
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
 RESULT_ROOM_BYTES: Final = 512 * 1024
@@ -32,6 +33,19 @@ def build_iteration_message(iteration: Iteration, *, has_texts: bool = True) -> 
 def build_metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
     """Return the metrics of a run."""
     return fill(execution_pb2.Metrics(), metrics)
+
+
+def build_history_message(told: HistoryMessage) -> execution_pb2.HistoryMessage:
+    """Return an earlier message of a conversation."""
+    role = execution_pb2.Speaker.Value(f"SPEAKER_{told.role.name}")
+    message = execution_pb2.HistoryMessage(role=role, text=told.text, reasoning=told.reasoning)
+    for image in told.images:
+        message.images.add(media_type=image.media_type, data=b64decode(image.base64))
+    for call in told.tool_calls:
+        message.tool_calls.add(call_id=call.call_id, tool=call.name, arguments_json=call.arguments_json)
+    for result in told.tool_results:
+        message.tool_results.add(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
+    return message
 
 
 def fill_traced(

@@ -109,6 +109,7 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
             state=read_state(request.state),
             create_time_after=_moment_in(request, "create_time_after"),
             create_time_before=_moment_in(request, "create_time_before"),
+            text=request.text,
             page_size=request.page_size,
             page_token=request.page_token,
         )

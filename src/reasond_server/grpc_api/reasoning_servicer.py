@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Final
 from reasond.v1 import execution_pb2, reasoning_service_pb2_grpc
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors.base import ReasondError
-from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, build_event_message, fill_traced
+from reasond_server.grpc_api.conversion import (
+    RESULT_ROOM_BYTES,
+    build_event_message,
+    build_history_message,
+    fill_traced,
+)
 from reasond_server.grpc_api.guard import get_current_principal, remaining_s
 from reasond_server.grpc_api.message_writers import write_json
 from reasond_server.grpc_api.requests import (
@@ -52,15 +57,7 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     message.agent_capabilities.extend(task.agent_capabilities)
     _fill_budget(message.budget, task.budget)
     message.system = task.system
-    for each in task.history:
-        role = execution_pb2.Speaker.Value(f"SPEAKER_{each.role.name}")
-        added = message.history.add(role=role, text=each.text, reasoning=each.reasoning)
-        for image in each.images:
-            added.images.add(media_type=image.media_type, data=b64decode(image.base64))
-        for call in each.tool_calls:
-            added.tool_calls.add(call_id=call.call_id, tool=call.name, arguments_json=call.arguments_json)
-        for result in each.tool_results:
-            added.tool_results.add(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
+    message.history.extend(map(build_history_message, task.history))
     if task.model is not None:
         message.model = task.model
     message.stop.extend(task.stop)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
+from reasond_server.grpc_api.conversion import build_history_message
 from reasond_server.grpc_api.message_writers import Alternatives, fill
 from reasond_server.grpc_api.requests import (
     invalid,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from reasond.v1 import execution_pb2
     from reasond_server.turns.turn_service import TurnView
     from reasond_server.types import StreamEvent
+    from reasond_server.types.turns import TurnConversation
 
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
 
@@ -147,6 +149,18 @@ def fill_view(message: pb.RunTurnResponse | pb.GetTurnResponse, view: TurnView) 
     fill(message.turn, view.turn)
     if view.result is not None:
         fill(message.result, view.result)
+
+
+def build_conversation_message(told: TurnConversation) -> pb.TurnConversation:
+    """Return what was said to a turn."""
+    return pb.TurnConversation(
+        system=told.system,
+        history=map(build_history_message, told.history),
+        message=told.message,
+        material=told.material,
+        context=[fill(turns_pb2.ContextBlock(), block) for block in told.context],
+        left_out_messages=told.left_out_messages,
+    )
 
 
 def _refuse_request_id(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> None:

@@ -14,6 +14,7 @@ from reasond_server.grpc_api.message_writers import fill
 from reasond_server.grpc_api.requests import prefix_fields, require_id
 from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.turn_conversion import (
+    build_conversation_message,
     build_turn_event_message,
     fill_view,
     read_part,
@@ -90,11 +91,13 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         return response
 
     async def GetTurn(self, request: pb.GetTurnRequest, context: Context) -> pb.GetTurnResponse:
-        """Return a turn with its ledger."""
+        """Return a turn with its ledger and what was said to it."""
         del context
         turn_id = require_id(request.turn_id, field="turn_id")
-        response = pb.GetTurnResponse()
-        fill_view(response, await self._service.get(get_current_principal(), turn_id))
+        view = await self._service.get(get_current_principal(), turn_id, with_conversation=True)
+        told = None if view.conversation is None else build_conversation_message(view.conversation)
+        response = pb.GetTurnResponse(conversation=told)
+        fill_view(response, view)
         return response
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:

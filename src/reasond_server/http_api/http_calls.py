@@ -275,7 +275,7 @@ class Gate:
         except ReasondError as error:
             audit.log_denied(operation, error, principal=principal, call_id=exchange.call_id)
             raise
-        note_caller()
+        note_caller(dialect.transport)
         return principal, rest
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from reasond_server.types.repairs import RepairView
     from reasond_server.types.snapshots import Snapshot
-    from reasond_server.types.turns import Turn, TurnResult
+    from reasond_server.types.turns import Turn, TurnConversation, TurnResult
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
@@ -146,6 +146,10 @@ def build_execution_json(execution: Execution) -> JsonObject:
         "usage": WRITERS[Usage](execution.usage),
         "request_id": execution.request_id,
         "model": execution.model,
+        "question": execution.question,
+        "outcome": execution.outcome,
+        "client": execution.client,
+        "wire": execution.wire,
     }
 
 
@@ -217,6 +221,18 @@ def is_logged(event: StreamEvent) -> bool:
 def build_turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
     """Return a turn, and how it ended; null before that."""
     return {"turn": build_kind_json(turn), "result": None if result is None else build_kind_json(result)}
+
+
+def build_conversation_json(told: TurnConversation) -> JsonObject:
+    """Return what was said to a turn."""
+    return {
+        "system": told.system,
+        "history": [_build_message_json(message) for message in told.history],
+        "message": told.message,
+        "material": told.material,
+        "context": [build_kind_json(block) for block in told.context],
+        "left_out_messages": told.left_out_messages,
+    }
 
 
 def build_repair_view_json(view: RepairView) -> JsonObject:

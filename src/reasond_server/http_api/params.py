@@ -241,6 +241,7 @@ class ListExecutionsParams(Params):
     state: Annotated[ExecutionState | None, Field(strict=False)] = None
     create_time_after: Moment | None = None
     create_time_before: Moment | None = None
+    text: str = ""
     page_size: Whole = 0
     page_token: str = ""
 

@@ -27,7 +27,7 @@ from reasond_server.llm.counting.requests import (
     has_long_text,
     render_call,
 )
-from reasond_server.llm.model import ChatModel, Finished, ModelFinish, Text, WrappedModel
+from reasond_server.llm.model import ChatModel, Finished, ModelFinish, Text, WrappedModel, find_price
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
@@ -537,12 +537,14 @@ class MeteredModel(WrappedModel[ChatModel]):
         if call.extra_tokens is None:
             call.extra_tokens = count_extras(call.request, self.counter)
         written = min(self.counter.count_text("".join([*call.pieces, *call.calls])), call.max_tokens)
-        return Usage(
+        price = find_price(self._model)
+        usage = Usage(
             input_tokens=call.prompt_tokens + call.extra_tokens,
             output_tokens=written,
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
+        return usage if price is None else price.charge(usage)
 
 
 def build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:

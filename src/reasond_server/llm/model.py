@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.types import Json, Usage
+    from reasond_server.types.usage import Price
 
 
 LONG_TEXT_CHARACTERS: Final = 16_384
@@ -236,6 +237,11 @@ def can_enforce_schema(model: ChatModel) -> bool:
     return getattr(model, "enforces_schema", False)
 
 
+def find_price(model: ChatModel) -> Price | None:
+    """Return the attribute `price` of `model`, what its tokens cost; None if nobody said."""
+    return getattr(model, "price", None)
+
+
 Inner = TypeVar("Inner", bound=ChatModel)
 
 
@@ -274,6 +280,11 @@ class WrappedModel(Generic[Inner]):
     def enforces_schema(self) -> bool:
         """Whether the model's server enforces a JSON Schema."""
         return can_enforce_schema(self._model)
+
+    @property
+    def price(self) -> Price | None:
+        """What tokens of the model cost, if that is known."""
+        return find_price(self._model)
 
     @property
     def counter(self) -> TokenCounter:

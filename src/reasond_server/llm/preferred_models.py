@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.model import UNSPENT
-from reasond_server.llm.model import ChatModel, Finished, WrappedModel, can_enforce_schema, find_image_tokens
+from reasond_server.llm.model import (
+    ChatModel,
+    Finished,
+    WrappedModel,
+    can_enforce_schema,
+    find_image_tokens,
+    find_price,
+)
+from reasond_server.types.usage import Price
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -46,6 +54,19 @@ class PreferredModels(WrappedModel[ChatModel]):
     def enforces_schema(self) -> bool:
         """Whether the server of every model enforces a JSON Schema."""
         return all(map(can_enforce_schema, self._models))
+
+    @property
+    def price(self) -> Price | None:
+        """The highest prices of all models, for calls of which nobody knows who answered; None if one has none."""
+        prices = [find_price(model) for model in self._models]
+        known = [price for price in prices if price is not None]
+        if len(known) < len(prices):
+            return None
+        return Price(
+            input_usd=max(price.input_usd for price in known),
+            cached_input_usd=max(price.cached_input_usd for price in known),
+            output_usd=max(price.output_usd for price in known),
+        )
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the count of the only model's server; None if there are several, or it does not count."""

@@ -19,8 +19,9 @@ from reasond_server.reasoning.strategy_work import Assignment
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, build_view, read_view
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, check_task, digest_request
 from reasond_server.runs.work import ABANDONED, WorkRequest, build_error_ending, build_failure
-from reasond_server.telemetry.scope import get_current_trace, note_result
+from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.types import Result
+from reasond_server.types.headlines import write_headline
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -294,6 +295,8 @@ class ReasoningService:
                 is_unary=options.is_unary,
                 trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
+                question=write_headline(task.query),
+                wire=get_current_wire(),
                 budget=task.budget,
                 model=None if task.model is None else self._models.find(task.model),
             )

@@ -122,4 +122,5 @@ def _subtract(whole: Usage, part: Usage) -> Usage:
         reasoning_tokens=max(0, whole.reasoning_tokens - part.reasoning_tokens),
         model_calls=max(0, whole.model_calls - part.model_calls),
         source=whole.source,
+        cost_usd=(whole - part).cost_usd,
     )

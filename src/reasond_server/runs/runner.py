@@ -371,6 +371,9 @@ class Runner:
             create_time=self._clock.now(),
             request_id=work.request.request_id,
             session_id="" if work.request.session is None else work.request.session.session_id,
+            question=work.request.question if self._limits.records_content else "",
+            client=work.request.subject,
+            wire=work.request.wire,
         )
 
     async def _create(self, execution: Execution, prepared: PreparedRun) -> Claim:

@@ -38,6 +38,8 @@ class WorkRequest:
         budget: the limits of tokens, calls and time.
         session: the session that a new execution enters; None if it belongs to none.
         model: the model of the run; None for the server's.
+        question: the first line of what is asked (`types.headlines`), for lists.
+        wire: the transport that it came by.
     """
 
     tenant: str
@@ -52,6 +54,8 @@ class WorkRequest:
     budget: Budget = field(default_factory=Budget)
     session: SessionClaim | None = None
     model: ChatModel | None = None
+    question: str = ""
+    wire: str = ""
 
     @property
     def limit_s(self) -> float | None:

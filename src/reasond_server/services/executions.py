@@ -121,6 +121,7 @@ async def _list(desk: ExecutionDesk, caller: Principal, params: ListExecutionsPa
         state=params.state,
         create_time_after=params.create_time_after,
         create_time_before=params.create_time_before,
+        text=params.text,
         page_size=params.page_size,
         page_token=params.page_token,
     )

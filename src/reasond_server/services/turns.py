@@ -10,7 +10,7 @@ from reasond_server.access.permissions import EXECUTE_TURNS, READ_TURNS
 from reasond_server.grpc_api.turn_servicer import TurnServicer
 from reasond_server.http_api.http_calls import Method, Streaming
 from reasond_server.http_api.json_kinds import build_kind_json
-from reasond_server.http_api.json_mapping import build_turn_view_json
+from reasond_server.http_api.json_mapping import build_conversation_json, build_turn_view_json
 from reasond_server.http_api.params import (
     AttachTurnParams,
     ListSessionsParams,
@@ -175,7 +175,12 @@ async def _read_partial(service: TurnService, caller: Principal, turn_id: str) -
 
 
 async def _get(service: TurnService, caller: Principal, params: TurnParams) -> dict[str, Any]:
-    return await _read_partial(service, caller, params.turn_id)
+    view = await service.get(caller, params.turn_id, with_conversation=True)
+    told = view.conversation
+    return {
+        **build_turn_view_json(view.turn, view.result),
+        "conversation": None if told is None else build_conversation_json(told),
+    }
 
 
 async def _list(service: TurnService, caller: Principal, params: ListTurnsParams) -> dict[str, Any]:

@@ -114,6 +114,12 @@ EXECUTIONS: Final = (
         "model",
         "kind",
     ),
+    _counter(
+        "reasond_cost_usd",
+        "What model calls cost in US dollars, for models whose prices the operator gives ([llm] input_price_usd).",
+        "strategy",
+        "model",
+    ),
     _histogram(
         "reasond_compute_ratio",
         "Compute of a bounded-context run over that of the baseline: 1 less this is saved, of attention, kv_read or "

@@ -134,7 +134,7 @@ class Meters(TurnMeters, RepairMeters):
         self._executions = counter("reasond_executions")
         self._execution_seconds = histogram("reasond_execution_duration_seconds")
         self._steps = counter("reasond_steps")
-        self._tokens = counter("reasond_tokens")
+        self._tokens, self._cost = counter("reasond_tokens"), counter("reasond_cost_usd")
         self._compute_ratio = histogram("reasond_compute_ratio")
         self._running, self._queued = gauge("reasond_executions_running"), gauge("reasond_executions_queued")
         self._places = gauge("reasond_execution_places")
@@ -361,6 +361,8 @@ class Meters(TurnMeters, RepairMeters):
             tokens[strategy, model, "cached_input"].inc(usage.cached_input_tokens)
         if usage.reasoning_tokens:
             tokens[strategy, model, "reasoning"].inc(usage.reasoning_tokens)
+        if usage.cost_usd:
+            self._cost[strategy, model].inc(usage.cost_usd)
 
     def _count_savings(self, savings: Savings | None) -> None:
         if savings is None:

@@ -25,7 +25,7 @@ class Scope:
     `call_id` is the transport's id of the RPC, not the `request_id` of a task. `trace` is the context of the own span,
     or that of the caller without tracing. `span` is the parent of the spans of calls. `arrival` is set if requests are
     traced. Strategy, tokens and finish reason are those of a unary call's run. `retries` counts the attempts of model
-    calls that were repeated.
+    calls that were repeated. `wire` names the transport of an RPC whose caller is known.
 
     Without a trace, lines still have a trace id: the call id, or one derived from it, so that a call and its run share
     it. For a run that another process resumes, the trace id is derived from the execution id.
@@ -50,6 +50,7 @@ class Scope:
         self.retries = 0
         self.finish_reason = ""
         self.strategy = ""
+        self.wire = ""
 
     def add_to(self, line: MutableMapping[str, Any]) -> None:
         """Add the ids that `line` does not have."""
@@ -134,10 +135,13 @@ def enter(scope: Scope) -> None:
     _current.set(scope)
 
 
-def note_caller() -> None:
-    """Record that the caller of the current request is known and permitted."""
+def note_caller(wire: str = "") -> None:
+    """Record that the caller of the current request, which came by `wire`, is known and permitted."""
     scope = _current.get()
-    if scope is not None and scope.arrival is not None:
+    if scope is None:
+        return
+    scope.wire = wire
+    if scope.arrival is not None:
         scope.arrival.admit()
 
 
@@ -167,6 +171,12 @@ def note_retry() -> None:
     scope = _current.get()
     if scope is not None:
         scope.retries += 1
+
+
+def get_current_wire() -> str:
+    """Return the transport of the current RPC, as metrics name it; empty if there is none."""
+    scope = _current.get()
+    return "" if scope is None else scope.wire
 
 
 def get_current_trace() -> TraceContext | None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 _WHOLE: Final = "stop"
+_MOST_SHOWN_BYTES: Final = 4_096
+"""A ledger has many calls: the whole of a larger text is read with ReadToolResult, or in the events."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,13 +54,17 @@ class LedgerCall:
     @property
     def entry(self) -> LedgerEntry:
         """The call as callers see it."""
-        result = self.result
+        result, arguments = self.result, self.call.arguments_json
+        result_bytes = 0 if result is None else count_bytes(result.result_json)
         return LedgerEntry(
             call_id=self.call.call_id,
             tool=self.call.name,
             state=self.state,
             is_error=result is not None and result.is_error,
-            result_bytes=0 if result is None else count_bytes(result.result_json),
+            result_bytes=result_bytes,
+            arguments_json=arguments if count_bytes(arguments) <= _MOST_SHOWN_BYTES else "",
+            result_json="" if result is None or result_bytes > _MOST_SHOWN_BYTES else result.result_json,
+            refusal=self.refusal,
         )
 
 

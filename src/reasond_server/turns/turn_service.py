@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.errors.base import Violation, show
+from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
 from reasond_server.eventlog.store import SessionClaim
@@ -21,15 +22,17 @@ from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, digest_request
 from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.scope import get_current_trace, note_result
+from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.exits import name_exit
 from reasond_server.turns.fold import fold
-from reasond_server.turns.history import TURN
+from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.reentries import Reentries, naming_turns
+from reasond_server.turns.said import write_conversation
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
+from reasond_server.types.headlines import write_headline
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
 
@@ -44,14 +47,16 @@ if TYPE_CHECKING:
     from reasond_server.runs.runner import Runner
     from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import TurnProgress
+    from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_work import TurnKind
     from reasond_server.types import Execution, Principal, Session, StreamEvent
-    from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnResult
+    from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnConversation, TurnResult
 
 _MOST_ATTEMPTS: Final = 10
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 100
+_HISTORY_WAITS_S: Final = 10.0
 
 
 @value
@@ -64,10 +69,11 @@ class TurnCursor:
 
 @value
 class TurnView:
-    """A turn, and how it ended; None before that."""
+    """A turn, and how it ended; None before that. The `conversation` is read on request, and kept with content only."""
 
     turn: Turn
     result: TurnResult | None = None
+    conversation: TurnConversation | None = None
 
 
 @value
@@ -169,14 +175,18 @@ class TurnService:
                 pass
         return await self.get(caller, cursor.turn_id)
 
-    async def get(self, caller: Principal, turn_id: str) -> TurnView:
-        """Return a turn with its ledger.
+    async def get(self, caller: Principal, turn_id: str, *, with_conversation: bool = False) -> TurnView:
+        """Return a turn with its ledger, and on request with what was said to it.
 
         Raises:
             TurnNotFoundError: this caller has no such turn.
         """
         execution, progress = await self._read(caller, turn_id)
-        return TurnView(turn=view_turn(execution, progress), result=progress.result)
+        told: TurnConversation | None = None
+        if with_conversation and progress.start is not None:
+            earlier = await _read_earlier(self._store, execution, progress.start)
+            told = await asyncio.to_thread(write_conversation, progress.start, earlier)
+        return TurnView(turn=view_turn(execution, progress), result=progress.result, conversation=told)
 
     async def list(
         self, caller: Principal, *, session_id: str = "", page_size: int = 0, page_token: str = ""
@@ -307,6 +317,8 @@ class TurnService:
                     time_limit_s=self._policy.max_active_s,
                     trace="" if trace is None else trace.text,
                     permit="" if permit is None else permit.name,
+                    question=write_headline(start.message),
+                    wire=get_current_wire(),
                     budget=start.budget,
                     session=self._claim(start, session),
                 )
@@ -400,6 +412,15 @@ def _view_at_exit(run: Run) -> TurnView | None:
     if result is None and work.progress.handoff is None:
         return None
     return TurnView(turn=view_turn(run.log.execution, work.progress), result=result)
+
+
+async def _read_earlier(store: ExecutionStore, execution: Execution, start: TurnStarted) -> Sequence[EndedTurn]:
+    """Return the turns before this one in its session; a caller waits less long for the store than a run does."""
+    try:
+        async with asyncio.timeout(_HISTORY_WAITS_S):
+            return await read_history(store, execution, start)
+    except TimeoutError:
+        raise StoreUnavailableError("The store did not return the earlier turns in time", remedy="Retry.") from None
 
 
 def _may_use_tools(caller: Principal) -> bool:

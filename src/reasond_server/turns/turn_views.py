@@ -22,12 +22,16 @@ from reasond_server.types.turns import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from reasond_server.turns.fold import LedgerCall
     from reasond_server.types import Execution, Session, ToolResult
     from reasond_server.types.turns import LedgerEntry, ResultPart
 
 MAX_EXCERPT_BYTES: Final = 3 * 1024 * 1024
 """Most bytes of text that one call returns of a tool result: the response must fit into a message."""
+
+_MOST_LEDGER_CHARACTERS: Final = 262_144
 
 _ENDED: Final = {
     FinishReason.CANCELLED: TurnState.CANCELLED,
@@ -47,13 +51,29 @@ def view_turn(execution: Execution, progress: TurnProgress | None = None) -> Tur
         model=execution.model,
         create_time=execution.create_time,
         handoff=known.handoff if execution.state is ExecutionState.SUSPENDED else None,
-        ledger=tuple(_close_entry(one) if execution.state.has_ended else one.entry for one in known.ledger.values()),
+        ledger=_list_entries(known, has_ended=execution.state.has_ended),
         end_time=execution.end_time,
         expire_time=execution.expire_time,
         usage=execution.usage,
         last_sequence=execution.last_sequence,
         request_id=execution.request_id,
+        question=execution.question,
+        outcome=execution.outcome,
+        client=execution.client,
+        wire=execution.wire,
+        finish_reason=execution.finish_reason,
     )
+
+
+def _list_entries(progress: TurnProgress, *, has_ended: bool) -> Sequence[LedgerEntry]:
+    """Return the calls with their texts, of which all together have at most 262,144 characters."""
+    entries: list[LedgerEntry] = []
+    room = _MOST_LEDGER_CHARACTERS
+    for one in progress.ledger.values():
+        entry = _close_entry(one) if has_ended else one.entry
+        room -= len(entry.arguments_json) + len(entry.result_json)
+        entries.append(entry if room >= 0 else replace(entry, arguments_json="", result_json=""))
+    return entries
 
 
 def _close_entry(one: LedgerCall) -> LedgerEntry:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
+from reasond_server.types.headlines import write_headline
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
@@ -31,6 +32,9 @@ class FinishReason(StrEnum):
 
 
 NOT_RECORDED: Final = "The server keeps no content ([store] record_content): the texts of this execution are gone."
+
+
+_NOT_KEPT: Final = "The message was not kept."
 
 
 class ExecutionState(StrEnum):
@@ -67,6 +71,14 @@ class LastEvent(Event):
     __slots__ = ()
     execution_id: str
     error: ExecutionFailure | None
+
+    @property
+    def headline(self) -> str:
+        """One line of what came of it: of the answer, or the reason and the message of the error."""
+        if self.error is not None:
+            return self.error.headline
+        answer: str = getattr(self, "answer", "")
+        return write_headline(answer)
 
 
 @EVENTS.declare("started")
@@ -116,7 +128,12 @@ class ExecutionFailure:
     """The stored cause of a failed execution: a reason of errors.proto and the message."""
 
     reason: Word
-    message: Annotated[str, FieldOptions(instead="The message was not kept.")]
+    message: Annotated[str, FieldOptions(instead=_NOT_KEPT)]
+
+    @property
+    def headline(self) -> str:
+        """The reason with the message, if that was kept, in one line."""
+        return self.reason if self.message == _NOT_KEPT else write_headline(f"{self.reason}: {self.message}")
 
 
 @EVENTS.declare("result", wire_tag="completed")
@@ -161,10 +178,15 @@ class StreamEvent(NamedTuple):
 
 @value
 class Execution:
-    """An execution without its content; the owner is the tenant that started it.
+    """An execution without its content but for one line of it; the owner is the tenant that started it.
 
     `kind` names the service that runs it. A suspended execution resumes at `wake_time`; without one it waits for a
     call. `session_id` is empty if it belongs to no session.
+
+    Attributes:
+        question: the first line of what was asked, and `outcome` what came of it; empty where no content is kept.
+        client: the subject of the token that started it.
+        wire: the transport that started it, as metrics name it.
     """
 
     execution_id: str
@@ -183,3 +205,7 @@ class Execution:
     kind: str = "reasoning"
     wake_time: datetime | None = None
     session_id: str = ""
+    question: str = ""
+    outcome: str = ""
+    client: str = ""
+    wire: str = ""

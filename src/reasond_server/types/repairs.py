@@ -20,6 +20,7 @@ from reasond_server.types.executions import (
     LastEvent,
     TextDelta,
 )
+from reasond_server.types.headlines import write_headline
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.snapshots import SourceFile
 from reasond_server.types.tasks import Budget
@@ -365,6 +366,15 @@ class Repair(LastEvent):
     reflection_summary: Sequence[ReflectionIteration] = ()
     warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))] = ()
     error: ExecutionFailure | None = None
+
+    @property
+    def headline(self) -> str:
+        """Whether it found a patch, and what that was checked with; or the error."""
+        if self.error is not None:
+            return self.error.headline
+        if self.goal is RepairGoal.PLAN:
+            return write_headline(self.patch)
+        return f"patch accepted, checks: {self.verification}" if self.is_accepted else "no patch was accepted"
 
 
 @value

@@ -359,18 +359,36 @@ class TurnState(StrEnum):
 
 @value
 class LedgerEntry:
-    """One tool call of a turn for callers: its state and the size of its result."""
+    """One tool call of a turn for callers: its state and the size of its result.
+
+    Arguments and results of more than 4,096 bytes are empty here. `refusal` is what a person said who refused the call.
+    """
 
     call_id: Word
     tool: Word
     state: LedgerState
     is_error: bool = False
     result_bytes: int = 0
+    arguments_json: str = ""
+    result_json: str = ""
+    refusal: str = ""
+
+
+@value
+class TurnConversation:
+    """What was said to a turn; `left_out_messages` of the oldest of its history are not told."""
+
+    system: str
+    history: Sequence[HistoryMessage]
+    message: str
+    material: str
+    context: Sequence[ContextBlock]
+    left_out_messages: int = 0
 
 
 @value
 class Turn:
-    """A turn for callers, without its content; `ledger` is empty in lists."""
+    """A turn for callers, without its content but for its calls and the lines of lists; `ledger` is empty in lists."""
 
     turn_id: Word
     session_id: Word
@@ -385,6 +403,11 @@ class Turn:
     usage: Usage = NOTHING
     last_sequence: int = 0
     request_id: Word = ""
+    question: str = ""
+    outcome: str = ""
+    client: Word = ""
+    wire: Word = ""
+    finish_reason: FinishReason | None = None
 
 
 @value

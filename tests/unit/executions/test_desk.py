@@ -48,9 +48,9 @@ class Desks:
             store=self.store, runner=self.runner, follower=self.follower, kind=kind, require_use=refuse_others
         )
 
-    async def end_one(self, kind: str, *, session_id: str = "", strategy: str = "s") -> str:
+    async def end_one(self, kind: str, *, session_id: str = "", strategy: str = "s", minute: int = 0) -> str:
         """Return the id of an execution that has ended."""
-        log = HandWrittenLog.new(self.store, tenant="acme", strategy=strategy)
+        log = HandWrittenLog.new(self.store, tenant="acme", strategy=strategy, minute=minute)
         log.execution = replace(log.execution, kind=kind, session_id=session_id)
         session = SessionClaim(session_id=session_id, expire_time=START + timedelta(days=1)) if session_id else None
         lease = Lease(owner="one", seconds=15)
@@ -97,3 +97,29 @@ async def test_executions_are_listed_by_session_page_by_page(desks: Desks) -> No
     for session_id in ("", "b"):
         with pytest.raises(InvalidRequestError, match="page_token"):
             await desk.list(ANN, session_id=session_id, page_token=first.next_page_token)
+
+
+async def test_a_search_looks_at_a_thousand_executions_a_page_and_finds_what_comes_later(desks: Desks) -> None:
+    wanted = await desks.end_one("reasoning")
+    for _ in range(1_050):
+        await desks.end_one("reasoning", minute=1)
+    desk = desks.of("reasoning")
+    page = await desk.list(ANN, text=wanted, page_size=5)
+    assert page.executions == []
+    assert page.next_page_token
+    page = await desk.list(ANN, text=wanted, page_size=5, page_token=page.next_page_token)
+    assert [each.execution_id for each in page.executions] == [wanted]
+    assert not page.next_page_token
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+async def test_pages_of_a_search_have_every_execution_once(desks: Desks, size: int) -> None:
+    ids = {await desks.end_one("reasoning") for _ in range(6)}
+    desk, found, token = desks.of("reasoning"), list[str](), ""
+    while True:
+        page = await desk.list(ANN, text="M", page_size=size, page_token=token)
+        found += [each.execution_id for each in page.executions]
+        if not (token := page.next_page_token):
+            break
+    assert set(found) == ids
+    assert len(found) == len(set(found))

@@ -160,7 +160,8 @@ class ScriptedTurns(TurnService):
         self._note("run", caller, source=source, request_id=request_id)
         return self.view
 
-    async def get(self, caller: Principal, turn_id: str) -> TurnView:
+    async def get(self, caller: Principal, turn_id: str, *, with_conversation: bool = False) -> TurnView:
+        del with_conversation
         self.calls.append({"method": "get", "caller": caller, "turn_id": turn_id})
         return self.view
 

@@ -302,6 +302,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
         state: ExecutionState.ValueType = ExecutionState.EXECUTION_STATE_UNSPECIFIED,
         create_time_after: datetime | None = None,
         create_time_before: datetime | None = None,
+        text: str = "",
         page_size: int = 0,
         timeout_s: float | None = None,
     ) -> AsyncIterator[Execution]:
@@ -313,6 +314,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             state: Only those that are in this state.
             create_time_after: Only those that began at this time or later; a time without a zone is local.
             create_time_before: Only those that began before this time.
+            text: Only those with this text in their id, question, outcome, client or model, whatever its case.
             page_size: Most executions of one page; 0 leaves it to the server.
             timeout_s: Deadline of each call in seconds.
         """
@@ -322,6 +324,7 @@ class AsyncClient(AsyncTurnCalls, AsyncRepairCalls):
             state=state,
             create_time_after=requests.timestamp(create_time_after),
             create_time_before=requests.timestamp(create_time_before),
+            text=text,
             page_size=page_size,
         )
         while True:

@@ -303,6 +303,7 @@ class Client(TurnCalls, RepairCalls):
         state: ExecutionState.ValueType = ExecutionState.EXECUTION_STATE_UNSPECIFIED,
         create_time_after: datetime | None = None,
         create_time_before: datetime | None = None,
+        text: str = "",
         page_size: int = 0,
         timeout_s: float | None = None,
     ) -> Iterator[Execution]:
@@ -314,6 +315,7 @@ class Client(TurnCalls, RepairCalls):
             state: Only those that are in this state.
             create_time_after: Only those that began at this time or later; a time without a zone is local.
             create_time_before: Only those that began before this time.
+            text: Only those with this text in their id, question, outcome, client or model, whatever its case.
             page_size: Most executions of one page; 0 leaves it to the server.
             timeout_s: Deadline of each call in seconds.
         """
@@ -323,6 +325,7 @@ class Client(TurnCalls, RepairCalls):
             state=state,
             create_time_after=requests.timestamp(create_time_after),
             create_time_before=requests.timestamp(create_time_before),
+            text=text,
             page_size=page_size,
         )
         while True:

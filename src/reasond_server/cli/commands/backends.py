@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -11,21 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from reasond_server.assembly.backends import MAIN, read_backend_options
+from reasond_server.assembly.backends import read_backend_options
+from reasond_server.cli.model_servers import examine, format_section, name_section
 from reasond_server.cli.options import AsJson, Config, describe_source, end
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, fit_line, sanitize, write
 from reasond_server.config import choose_provider, load
-from reasond_server.config.reference import format_toml_value
-from reasond_server.errors.access import PermissionMissingError
-from reasond_server.errors.model import ModelError, ModelUnavailableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.config import BackendSettings, LoadedSettings
+    from reasond_server.config import LoadedSettings
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.probes import Report
 
@@ -69,17 +66,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
             code=ExitCode.BAD_REQUEST,
         )
     options = read_backend_options(loaded.settings, environ, name)
-    # Imported here: the import of aiohttp is slow, and other commands do not need it.
-    from reasond_server.llm.openai.probes import probe  # noqa: PLC0415 - see above
-
-    try:
-        report = asyncio.run(probe(options, limit_s=limit_s))
-    except ModelUnavailableError as error:
-        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.UNREACHABLE) from error
-    except PermissionMissingError as error:
-        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.NOT_ALLOWED) from error
-    except ModelError as error:
-        raise CommandError(error.message, remedy=error.remedy, code=ExitCode.MODEL) from error
+    report = examine(options, limit_s=limit_s)
     llm = loaded.settings.llm
     toml = format_section(options, report, llm.backends[name] if name else llm)
     if as_json:
@@ -90,28 +77,6 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
     for warning in report.warnings:
         warn(warning)
     return ExitCode.MODEL if toml else ExitCode.OK
-
-
-def format_section(options: BackendOptions, report: Report, configured: BackendSettings) -> str:
-    """Return the complete section for config.toml; "" if nothing has to change.
-
-    It includes all values of `configured`, from the file or the environment, so that it can replace the section.
-    """
-    if report.base.name == options.profile.name and not report.changes:
-        return ""
-    values = {name: getattr(configured, name) for name in type(configured).model_fields if name != "backends"}
-    values = {name: value for name, value in values.items() if name in configured.model_fields_set}
-    if report.base.name != options.profile.name:
-        values["profile"] = report.base.name
-    if report.changes:
-        values["capabilities"] = {**configured.capabilities, **report.changes}
-    return "\n".join(
-        [f"[{_name_section(options)}]", *(f"{name} = {format_toml_value(one)}" for name, one in values.items())]
-    )
-
-
-def _name_section(options: BackendOptions) -> str:
-    return options.name if options.name == MAIN else f"{MAIN}.backends.{options.name}"
 
 
 def to_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, object]:
@@ -134,7 +99,7 @@ def to_plain(options: BackendOptions, report: Report, toml: str) -> dict[str, ob
 
 def _find_place(loaded: LoadedSettings, options: BackendOptions, toml: str) -> str:
     """Return where the section belongs, in words."""
-    section = _name_section(options)
+    section = name_section(options)
     if loaded.file is None:
         return "into a new file config.toml here, which every command then reads"
     try:

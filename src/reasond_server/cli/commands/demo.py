@@ -85,14 +85,19 @@ def _demo(
         bool, typer.Option("--repair", help="Only a repair: a failing project, run in a sandbox.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the server, so that a browser can show the runs, until Ctrl-C.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--keep/--no-keep",
+            help="Keep the server, so that a browser can show the runs, until Ctrl-C; left out: on a terminal.",
+        ),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Start a server with the embedded model; watch it find an answer in a long book and work on a turn with tools."""
+    is_kept = sys.stdin.isatty() and sys.stdout.isatty() if keep is None else keep
     if repair:
-        end(lambda: run_repair(is_verbose=verbose, is_kept=keep))
-    end(lambda: run(is_only_turn=turn, is_verbose=verbose, is_kept=keep))
+        end(lambda: run_repair(is_verbose=verbose, is_kept=is_kept))
+    end(lambda: run(is_only_turn=turn, is_verbose=verbose, is_kept=is_kept))
 
 
 def run(*, is_only_turn: bool = False, is_verbose: bool = False, is_kept: bool = False) -> ExitCode:
@@ -119,17 +124,17 @@ async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is
     listening = await server.start()
     try:
         _say(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
-        if not is_kept:
-            _say(f"its page for a browser, until the demo ends (`demo --keep` keeps it): {listening.console_link}")
+        if is_kept:
+            _say(f"its page for a browser, until you press Ctrl-C: {listening.console_link}")
         if not is_only_turn:
             await _read_the_book(listening, is_verbose=is_verbose)
             await _ask_over_http(listening)
         await _run_turn(listening, number=1 if is_only_turn else 3, is_verbose=is_verbose)
+        _show_calls(is_only_turn=is_only_turn)
         if is_kept:
             await keep_serving(listening)
     finally:
         await server.stop()
-    _show_calls(is_only_turn=is_only_turn)
 
 
 async def keep_serving(listening: Listening) -> None:
@@ -222,9 +227,8 @@ def _show_calls(*, is_only_turn: bool) -> None:
     """Print the same calls for every client, to be used with a long-running server."""
     number = 2 if is_only_turn else 4
     _say(f"\n{number}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
-    _say("   prints its page for a browser and an export line with its token (the page of")
-    _say("   the runs above: `reasond demo --keep`). docs/guides/getting-started.md has the")
-    _say("   lines for a model of your own. Paste the export line elsewhere, then:\n")
+    _say("   prints its page for a browser and an export line with its token. `reasond init`")
+    _say("   writes a config.toml for a model of your own. Paste the export line elsewhere, then:\n")
     _say(f"  {format_exports(_SERVED, '<the token that serve prints>')}")
     if not is_only_turn:
         for name, command in list_calls(SHORT_QUESTION, _SERVED):

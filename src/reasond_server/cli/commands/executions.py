@@ -13,7 +13,7 @@ from reasond import ExecutionState, FollowExecutionResponse, TraceView
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.options import AsEvents, AsJson, Timeout, Verbose, call_server
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
-from reasond_server.cli.show.figures import summarize
+from reasond_server.cli.show.figures import format_cost, summarize
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.repair import RepairDisplay
 from reasond_server.cli.show.run import HumanOutput, RunLines
@@ -33,6 +33,7 @@ app.add_typer(executions, name="executions")
 ExecutionId = Annotated[str, typer.Argument(metavar="EXECUTION", help="The execution.")]
 Time = Annotated[str | None, typer.Option(metavar="TIME", help="Such as 2026-11-23T10:00:00Z; without a zone local.")]
 _QUESTION_WIDTH = 200
+_LISTED_WIDTH = 80
 _STATES = {
     name.removeprefix("EXECUTION_STATE_").lower(): number
     for name, number in ExecutionState.items()
@@ -50,11 +51,14 @@ def _list(
     ] = None,
     since: Time = None,
     until: Time = None,
+    text: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only with this in id, question, outcome, client or model.")
+    ] = "",
     connection: ConnectionOptions,
     as_json: AsJson = False,
 ) -> ExitCode:
     """List the caller's tasks and repairs, newest first: those that began at --since or later, and before --until."""
-    query = ExecutionQuery(strategy=strategy, state=state, since=since, until=until)
+    query = ExecutionQuery(strategy=strategy, state=state, since=since, until=until, text=text)
     return list_executions(query, connection=connection, environ=os.environ, as_json=as_json)
 
 
@@ -92,6 +96,7 @@ class ExecutionQuery:
     state: str | None = None
     since: str | None = None
     until: str | None = None
+    text: str = ""
 
 
 def list_executions(
@@ -106,7 +111,7 @@ def list_executions(
     since, until = _read_time(query.since, "--since"), _read_time(query.until, "--until")
     with connect(connection, environ) as client:
         for execution in client.list_executions(
-            strategy=query.strategy, state=state, create_time_after=since, create_time_before=until
+            strategy=query.strategy, state=state, create_time_after=since, create_time_before=until, text=query.text
         ):
             write(format_json(execution) if as_json else format_execution(execution))
     return ExitCode.OK
@@ -195,7 +200,9 @@ def format_execution(execution: Execution) -> str:
     state = get_enum_name(execution, "state").lower()
     tokens = execution.usage.input_tokens + execution.usage.output_tokens
     words = [sanitize(execution.execution_id), state, execution.create_time.ToJsonString()]
-    return "  ".join([*words, sanitize(execution.strategy), f"{tokens:,} tokens"])
+    spent = f"{tokens:,} tokens{format_cost(execution.usage)}"
+    asked = [fit_line(execution.question, _LISTED_WIDTH)] if execution.question else []
+    return "  ".join([*words, sanitize(execution.strategy), spent, *asked])
 
 
 def _format_details(found: GetExecutionResponse) -> Iterator[str]:

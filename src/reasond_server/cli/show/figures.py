@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.cli.terminal import fit_line, format_count, format_seconds, get_enum_name, get_seconds
 
 if TYPE_CHECKING:
-    from reasond import BoundedContextMetrics, Metrics, Reasoning, Savings, ScoredAnswer
+    from reasond import BoundedContextMetrics, Metrics, Reasoning, Savings, ScoredAnswer, Usage
     from reasond_server.cli.show.live import Line
 
 _SAVINGS: Final = MappingProxyType(
@@ -38,9 +38,14 @@ def summarize(result: Reasoning) -> list[str]:
     ending = get_finish_reason(result).lower().replace("_", " ")
     calls = format_count(usage.model_calls, "model call")
     return [
-        f"{ending}; {calls}, {tokens}, {format_seconds(get_seconds(metrics.execution_time))}",
+        f"{ending}; {calls}, {tokens}{format_cost(usage)}, {format_seconds(get_seconds(metrics.execution_time))}",
         *describe_strategy(metrics),
     ]
+
+
+def format_cost(usage: Usage) -> str:
+    """Return what the tokens cost, after a comma; empty where the server has no price."""
+    return f", ${usage.cost_usd:,.4f}" if usage.HasField("cost_usd") else ""
 
 
 def describe_strategy(metrics: Metrics) -> list[str]:
@@ -174,7 +179,9 @@ def describe_end(result: Reasoning, *, news: int | None = None) -> list[Line]:
     ending = get_finish_reason(result).lower().replace("_", " ")
     tokens = f"{usage.input_tokens:,} tokens read, {usage.output_tokens:,} written"
     calls = format_count(usage.model_calls, "model call")
-    lines = [f"{ending} after {format_seconds(get_seconds(metrics.execution_time))}: {calls}, {tokens}"]
+    lines = [
+        f"{ending} after {format_seconds(get_seconds(metrics.execution_time))}: {calls}, {tokens}{format_cost(usage)}"
+    ]
     if metrics.WhichOneof("strategy_specific") == "bounded_context":
         lines += _describe_windows(metrics.bounded_context, news)
     else:

@@ -1,11 +1,12 @@
 // The screens of lists: executions (repairs among them), and turns. Filters are those of the methods.
 
 import { Component, html } from "./dom.js";
-import { clock, duration, number, tokens, words } from "./format.js";
-import { Problem, State } from "./parts.js";
+import { badgeOf, clock, duration, money, number, since, tokens } from "./format.js";
+import { Badge, Problem } from "./parts.js";
 import { call } from "./rpc.js";
 
 const REFRESH_MS = 5_000;
+const TYPING_MS = 300;
 const PAGE = 50;
 const SINCE = { "": "any time", 1: "the last hour", 24: "the last day", 168: "the last week" };
 const FILTER_STATES = ["running", "suspended", "succeeded", "failed", "cancelled"];
@@ -28,6 +29,7 @@ class Listing extends Component {
 
   componentWillUnmount() {
     clearInterval(this.timer);
+    clearTimeout(this.waiting);
     this.isGone = true;
   }
 
@@ -52,9 +54,13 @@ class Listing extends Component {
     }
   }
 
-  filter(name, value) {
-    this.setState((before) => ({ filters: { ...before.filters, [name]: value }, items: [], isLoaded: false }));
-    setTimeout(() => this.load());
+  filter(name, value, waitMs = 0) {
+    this.setState((before) => ({ filters: { ...before.filters, [name]: value } }));
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => {
+      this.setState({ items: [], more: "", isLoaded: false });
+      this.load();
+    }, waitMs);
   }
 
   choice(label, name, options) {
@@ -77,9 +83,9 @@ class Listing extends Component {
         ${this.actions()}
       </form>
       ${error && html`<${Problem} error=${error} />`}
-      ${isLoaded && !items.length && !error && html`<p class="empty">${this.emptyText} <a href="#/ask">Ask something</a></p>`}
+      ${isLoaded && !items.length && !error && html`<p class="empty">${more ? "Nothing among the newest runs. There are older ones." : html`${this.emptyText} <a href="#/ask">Ask something</a>`}</p>`}
       ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${this.title}>${this.table(items)}</div>`}
-      ${more && html`<p><button type="button" onClick=${() => this.load(more)}>Show more</button></p>`}`;
+      ${more && html`<p><button type="button" onClick=${() => this.load(more)}>${items.length ? "Show more" : "Look further back"}</button></p>`}`;
   }
 
   actions() {
@@ -102,17 +108,21 @@ export class Executions extends Listing {
   }
 
   params() {
-    const { state, strategy, since } = this.state.filters;
+    const { state, strategy, since, text } = this.state.filters;
     return {
       ...(state && { state }),
       ...(strategy && { strategy }),
+      ...(text && { text }),
       ...(since && { create_time_after: new Date(Date.now() - since * 3_600_000).toISOString() }),
     };
   }
 
   filters() {
     const strategies = [...(this.state.strategies ?? []), "repair"];
-    return html`${this.choice("State", "state", [["", "any"], ...FILTER_STATES.map((each) => [each, each])])}
+    return html`<label class="search">Search
+        <input type="search" maxlength="200" placeholder="question, answer, id, client" value=${this.state.filters.text ?? ""} onInput=${(event) => this.filter("text", event.target.value.trim(), TYPING_MS)} />
+      </label>
+      ${this.choice("State", "state", [["", "any"], ...FILTER_STATES.map((each) => [each, each])])}
       ${this.choice("Strategy", "strategy", [["", "any"], ...strategies.map((each) => [each, each])])}
       ${this.choice("Begun in", "since", Object.entries(SINCE))}`;
   }
@@ -131,21 +141,23 @@ export class Executions extends Listing {
 
   table(items) {
     const most = Math.max(...items.map((each) => tokens(each.usage)), 1);
-    return html`<table>
+    const hasCost = items.some((each) => each.usage.cost_usd !== null);
+    return html`<table class="runs">
       <thead>
         <tr>
           <th scope="col"><span class="hidden">Compare</span></th>
-          <th scope="col">Run</th><th scope="col">State</th><th scope="col">Strategy</th><th scope="col">Ended as</th>
-          <th scope="col" class="right">Tokens</th><th scope="col" class="right">Time</th><th scope="col">Begun</th>
+          <th scope="col">Asked, and what came of it</th><th scope="col">State</th><th scope="col">Strategy</th>
+          <th scope="col" class="right">Tokens</th>${hasCost && html`<th scope="col" class="right">Cost</th>`}
+          <th scope="col" class="right">Time</th><th scope="col">Begun</th><th scope="col">By</th>
         </tr>
       </thead>
       <tbody>
-        ${items.map((item) => this.row(item, most))}
+        ${items.map((item) => this.row(item, { most, hasCost }))}
       </tbody>
     </table>`;
   }
 
-  row(item, most) {
+  row(item, { most, hasCost }) {
     const id = item.execution_id;
     const spent = tokens(item.usage);
     return html`<tr key=${id}>
@@ -157,20 +169,34 @@ export class Executions extends Listing {
           onChange=${() => this.tick(id)}
         />
       </td>
-      <td><a href=${`#/run/${id}`} class="id">${id.slice(0, 12)}</a></td>
-      <td><${State} state=${item.state} /></td>
+      <${Asked} id=${id} item=${item} />
+      <td><${Badge} state=${item.state} reason=${item.finish_reason} /></td>
       <td>${item.strategy}</td>
-      <td>${words(item.finish_reason) || "–"}</td>
       <td class="right">
         ${number(spent)}
         <svg class="spark" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
           <rect x=${100 - (100 * spent) / most} width=${(100 * spent) / most} height="4" />
         </svg>
       </td>
+      ${hasCost && html`<td class="right">${money(item.usage.cost_usd) || "–"}</td>`}
       <td class="right">${duration(took(item))}</td>
-      <td>${clock(item.create_time)}</td>
+      <${Begun} item=${item} />
     </tr>`;
   }
+}
+
+// What was asked leads to the run; where no content is kept, its id does.
+function Asked({ id, item }) {
+  const [, , kind] = badgeOf(item.state, item.finish_reason);
+  return html`<td class="asked">
+    <a href=${`#/run/${id}`}>${item.question || html`<span class="id">${id.slice(0, 12)}</span>`}</a>
+    ${item.outcome && html`<div class=${`outcome ${kind}`}>${kind === "bad" ? "" : "→ "}${item.outcome}</div>`}
+  </td>`;
+}
+
+function Begun({ item }) {
+  return html`<td class="begun" title=${clock(item.create_time)}>${since(item.create_time)}</td>
+    <td>${item.client || "–"}<div class="faint">${item.wire}</div></td>`;
 }
 
 export class Turns extends Listing {
@@ -201,20 +227,20 @@ export class Turns extends Listing {
     return html`<table>
       <thead>
         <tr>
-          <th scope="col">Turn</th><th scope="col">State</th><th scope="col">Session</th><th scope="col">Mode</th>
-          <th scope="col" class="right">Tokens</th><th scope="col" class="right">Time</th><th scope="col">Begun</th>
+          <th scope="col">Asked, and what came of it</th><th scope="col">State</th><th scope="col">Session</th><th scope="col">Mode</th>
+          <th scope="col" class="right">Tokens</th><th scope="col" class="right">Time</th><th scope="col">Begun</th><th scope="col">By</th>
         </tr>
       </thead>
       <tbody>
         ${items.map(
           (item) => html`<tr key=${item.turn_id}>
-            <td><a href=${`#/run/${item.turn_id}`} class="id">${item.turn_id.slice(0, 12)}</a></td>
-            <td><${State} state=${item.state} /></td>
+            <${Asked} id=${item.turn_id} item=${item} />
+            <td><${Badge} state=${item.state} reason=${item.finish_reason} /></td>
             <td>${item.session_id || "–"}</td>
             <td>${item.mode || "–"}</td>
             <td class="right">${number(tokens(item.usage))}</td>
             <td class="right">${duration(took(item))}</td>
-            <td>${clock(item.create_time)}</td>
+            <${Begun} item=${item} />
           </tr>`,
         )}
       </tbody>

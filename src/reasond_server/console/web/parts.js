@@ -1,11 +1,11 @@
 // Parts of screens: state marks, notes, tabs, a list that keeps few rows in the page, and a bar of parts.
 
 import { Component, createRef, html } from "./dom.js";
-import { STATES, words } from "./format.js";
+import { badgeOf, words } from "./format.js";
 
-export function State({ state }) {
-  const [mark, text] = STATES[state] ?? ["•", words(state)];
-  return html`<span class="state ${state}"><span aria-hidden="true">${mark}</span> ${text}</span>`;
+export function Badge({ state, reason }) {
+  const [mark, text, kind] = badgeOf(state, reason);
+  return html`<span class="badge ${kind}"><span aria-hidden="true">${mark}</span> ${text}</span>`;
 }
 
 export function Problem({ error }) {

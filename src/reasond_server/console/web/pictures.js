@@ -9,7 +9,7 @@ import { votesOf } from "./view.js";
 
 export function Pictures(props) {
   const { view } = props;
-  if (view.kind === "turn") return html`<${Turn} view=${view} />`;
+  if (view.kind === "turn") return html`<${Turn} view=${view} told=${props.told} />`;
   if (view.kind === "repair") return html`<${Repair} view=${view} />`;
   const kind = view.steps[0]?.kind;
   if (kind === "bounded_context") return html`<${Windows} ...${props} /><${Savings} view=${view} />`;

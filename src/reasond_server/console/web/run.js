@@ -2,8 +2,8 @@
 
 import { Component, html } from "./dom.js";
 import { Elsewhere } from "./elsewhere.js";
-import { clock, duration, number, words } from "./format.js";
-import { Facts, Problem, Prose, Rows, State, Tabs, Text } from "./parts.js";
+import { clock, duration, money, number, words } from "./format.js";
+import { Badge, Facts, Problem, Prose, Rows, Tabs, Text } from "./parts.js";
 import { Pictures } from "./pictures.js";
 import { call, follow } from "./rpc.js";
 import { Detail } from "./detail.js";
@@ -16,7 +16,7 @@ const PLAY_FRAMES = 80;
 const ENDED_BEFORE_MS = 1_500; // A run that has ended when it is opened is read from its first step.
 const SLIDER = 1_000;
 const ROW_PX = 32;
-const ENDED = { answered: "succeeded", cancelled: "cancelled", failed: "failed", expired: "expired" };
+const TOLD_BY = new Set(["started", "handed_off", "completed"]); // What a turn was told and did is read again after these.
 
 export class Run extends Component {
   constructor(props) {
@@ -36,6 +36,7 @@ export class Run extends Component {
         const hadEnded = event.name === "completed" && performance.now() - this.opened < ENDED_BEFORE_MS;
         if (hadEnded && this.state.chosen < 0) this.setState({ chosen: 0 });
         this.writing = "";
+        if (TOLD_BY.has(event.name) && "turn_id" in event.data) this.readTurn();
         this.draw();
       },
       onText: ({ text }) => {
@@ -54,8 +55,20 @@ export class Run extends Component {
   componentWillUnmount() {
     this.leaving.abort();
     clearTimeout(this.drawing);
+    clearTimeout(this.reading);
     clearInterval(this.playing);
     clearInterval(this.ticking);
+  }
+
+  // What a turn was asked and what its calls gave is no part of its events; a log that is read again asks once.
+  readTurn() {
+    clearTimeout(this.reading);
+    this.reading = setTimeout(() => {
+      call("turns.get", { turn_id: this.props.id }, this.leaving.signal).then(
+        (told) => this.setState({ told }),
+        () => {}, // The events say the rest.
+      );
+    }, DRAW_MS);
   }
 
   // Many events may come at once: the screen is drawn some times a second.
@@ -86,7 +99,7 @@ export class Run extends Component {
     }, PLAY_MS);
   }
 
-  render({ id }, { error, task, link, writing, tab, chosen, until, isPlaying }) {
+  render({ id }, { error, task, told, link, writing, tab, chosen, until, isPlaying }) {
     const full = fold(this.events);
     const isReplay = until !== null;
     const shown = isReplay ? this.events.filter((each) => each.at - full.begin <= until) : this.events;
@@ -94,13 +107,13 @@ export class Run extends Component {
     const place = Math.min(chosen < 0 ? view.steps.length - 1 : chosen, view.steps.length - 1);
     return html`<div class="title">
         <h1>${view.title || "Run"}</h1>
-        <${State} state=${stateOf(view)} />
+        <${Badge} state=${stateOf(view)} reason=${view.completed?.finish_reason} />
         <span class="id">${id}</span>
         ${!full.completed && full.started && html`<button type="button" onClick=${() => this.stop(full)}>■ Stop</button>`}
       </div>
       ${error && html`<${Problem} error=${error} />`}
       <div role="status">${link && html`<p class="cut">⟳ ${link}</p>`}</div>
-      ${full.started && this.summary(view, full, task)}
+      ${full.started && this.summary(view, full, task ?? { query: told?.conversation?.message })}
       ${full.started && this.replay(full, { until, isPlaying, count: view.steps.length })}
       <div class="hidden" role="status" aria-live="polite">${isReplay ? "" : newsOf(view)}</div>
       ${full.started &&
@@ -126,6 +139,7 @@ export class Run extends Component {
           ["Steps", number(view.steps.length)],
           ["Model calls", number(view.calls)],
           ["Tokens", number(view.spent)],
+          ...(money(view.cost) ? [["Cost", money(view.cost)]] : []),
           ["Time", duration(isOver ? view.end - view.begin : Date.now() - full.begin)],
           ["Begun", clock(new Date(full.begin).toISOString())],
           ["Model", started?.model || "–"],
@@ -167,7 +181,7 @@ export class Run extends Component {
   steps(view, full, place, writing) {
     const span = Math.max(1, full.end - full.begin);
     const choose = (chosen) => this.setState({ chosen });
-    return html`<${Pictures} view=${view} onChoose=${choose} chosen=${place} />
+    return html`<${Pictures} view=${view} told=${this.state.told} onChoose=${choose} chosen=${place} />
       <div class="halves steps">
         <section aria-labelledby="steps-title">
           <h2 id="steps-title">Steps in time</h2>
@@ -190,7 +204,7 @@ export class Run extends Component {
 }
 
 function stateOf(view) {
-  if (view.completed) return ENDED[view.completed.finish_reason] ?? "succeeded";
+  if (view.completed) return view.completed.finish_reason;
   if (view.steps.at(-1)?.event.name === "handed_off") return "awaiting_client";
   return "running";
 }

@@ -93,9 +93,16 @@ export function fold(events) {
     begin: first?.at ?? 0,
     end: last?.at ?? 0,
     spent: usage ? tokens(usage) : steps.reduce((sum, each) => sum + each.tokens, 0),
+    cost: usage?.cost_usd ?? costOf(steps),
     calls: usage?.model_calls ?? steps.reduce((sum, each) => sum + (each.event.body.usage?.model_calls ?? 0), 0),
     title: started ? titleOf(kind, started) : "",
   };
+}
+
+// What the steps cost so far; unknown as soon as one of them has tokens and no price.
+function costOf(steps) {
+  const paid = steps.filter((each) => each.tokens).map((each) => each.event.body.usage.cost_usd ?? null);
+  return paid.length && !paid.includes(null) ? paid.reduce((sum, each) => sum + each, 0) : null;
 }
 
 function titleOf(kind, started) {
@@ -104,8 +111,8 @@ function titleOf(kind, started) {
   return started.strategy;
 }
 
-// The calls of a turn with their states, in their order.
-export function ledgerOf(steps) {
+// The calls of a turn with their states, in their order; what the server knows of each has the results.
+export function ledgerOf(steps, known = []) {
   const entries = new Map();
   let pending = null;
   for (const { event } of steps) {
@@ -127,7 +134,12 @@ export function ledgerOf(steps) {
       }
     }
   }
-  return { entries: [...entries.values()], pending };
+  const told = new Map(known.map((each) => [each.call_id, each]));
+  const withResult = (each) => {
+    const { result_json, result_bytes, refusal } = told.get(each.call_id) ?? {};
+    return { ...each, result_json, refusal, result_bytes: result_bytes || each.result_bytes };
+  };
+  return { entries: [...entries.values()].map(withResult), pending };
 }
 
 // Votes by answer, the most first: counted from the samples until the run says them.

@@ -448,6 +448,8 @@ class StreamedAnswer:
         )
         if usage.source is not UsageSource.REPORTED:
             self.observer.usage_corrected(self.options.name, usage.source.value)
+        if self.options.price is not None:
+            usage = self.options.price.charge(usage)
         is_stopped = self._is_stopped_in_reasoning(reason, usage)
         own = (*doubts, _STOPPED_IN_REASONING) if is_stopped else doubts
         return Finished(

@@ -11,6 +11,8 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from reasond_server.types.usage import Price
+
 
 @value
 class Timeouts:
@@ -60,3 +62,4 @@ class BackendOptions:
     max_concurrency: int = 64
     max_line_bytes: int = 1_048_576
     max_response_bytes: int = 8_388_608
+    price: Price | None = None

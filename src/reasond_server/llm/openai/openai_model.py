@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.retries import BreakerPermit, BreakerState
     from reasond_server.llm.openai.transport import OpenAITransport
     from reasond_server.telemetry.observers import BackendObserver
+    from reasond_server.types.usage import Price
 
 _log = logging.getLogger("reasond.llm")
 
@@ -106,6 +107,11 @@ class OpenAIModel:
     def enforces_schema(self) -> bool:
         """Whether the server holds answers to a JSON Schema, by the profile."""
         return self.options.profile.json_schema in {SchemaLevel.STRICT, SchemaLevel.GUIDED}
+
+    @property
+    def price(self) -> Price | None:
+        """What its tokens cost, if the operator says so."""
+        return self.options.price
 
     @property
     def context_window(self) -> int | None:

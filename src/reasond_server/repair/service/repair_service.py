@@ -22,7 +22,8 @@ from reasond_server.repair.service.parameters import resolve_parameters
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
-from reasond_server.telemetry.scope import get_current_trace, note_result
+from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
+from reasond_server.types.headlines import write_headline
 from reasond_server.types.repairs import (
     CheckRole,
     EnvironmentInfo,
@@ -387,6 +388,8 @@ class RepairService:
                 is_unary=options.is_unary,
                 trace="" if trace is None else trace.text,
                 permit="" if permit is None else permit.name,
+                question=write_headline(task.description),
+                wire=get_current_wire(),
                 budget=task.budget,
             )
             assignment = RepairAssignment(

@@ -23,6 +23,7 @@ LISTENING = Listening(
     store="SQLite, /var/reasond.db",
     warnings=("fixed rules",),
     console="http://127.0.0.1:2/console",
+    console_key="sk-reasond-k",
 )
 
 
@@ -51,7 +52,7 @@ def test_the_banner_says_where_what_how_and_what_to_type() -> None:
     for words in (
         "127.0.0.1:1",
         "http://127.0.0.1:2",
-        "open   http://127.0.0.1:2/console#token=a.b.c",
+        "open   http://127.0.0.1:2/#token=sk-reasond-k",
         "demo",
         "fixed rules",
         "SQLite, /var/reasond.db",

@@ -288,6 +288,7 @@ class Usage(google.protobuf.message.Message):
     REASONING_TOKENS_FIELD_NUMBER: builtins.int
     MODEL_CALLS_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    COST_USD_FIELD_NUMBER: builtins.int
     input_tokens: builtins.int
     """Tokens sent to the model."""
     output_tokens: builtins.int
@@ -300,6 +301,8 @@ class Usage(google.protobuf.message.Message):
     """Calls of the model."""
     source: global___UsageSource.ValueType
     """Where the counts come from."""
+    cost_usd: builtins.float
+    """What it cost in US dollars by the operator's prices (`[llm] input_price_usd`); absent where a model has no price."""
     def __init__(
         self,
         *,
@@ -309,8 +312,11 @@ class Usage(google.protobuf.message.Message):
         reasoning_tokens: builtins.int = ...,
         model_calls: builtins.int = ...,
         source: global___UsageSource.ValueType = ...,
+        cost_usd: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cached_input_tokens", b"cached_input_tokens", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens", "source", b"source"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cost_usd", b"_cost_usd", "cost_usd", b"cost_usd"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cost_usd", b"_cost_usd", "cached_input_tokens", b"cached_input_tokens", "cost_usd", b"cost_usd", "input_tokens", b"input_tokens", "model_calls", b"model_calls", "output_tokens", b"output_tokens", "reasoning_tokens", b"reasoning_tokens", "source", b"source"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_cost_usd", b"_cost_usd"]) -> typing.Literal["cost_usd"] | None: ...
 
 global___Usage = Usage
 
@@ -889,7 +895,7 @@ global___Reasoning = Reasoning
 
 @typing.final
 class Execution(google.protobuf.message.Message):
-    """An execution without its content."""
+    """An execution without its content, except for one line of what was asked and one of what came of it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -905,6 +911,10 @@ class Execution(google.protobuf.message.Message):
     USAGE_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
+    QUESTION_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    CLIENT_FIELD_NUMBER: builtins.int
+    WIRE_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
     """Identifies the execution."""
     state: global___ExecutionState.ValueType
@@ -921,6 +931,16 @@ class Execution(google.protobuf.message.Message):
     """The request id it was started with, if any."""
     model: builtins.str
     """The model that works."""
+    question: builtins.str
+    """The first line of what was asked, at most 200 characters; empty where the server keeps no content."""
+    outcome: builtins.str
+    """The first line of the answer, at most 200 characters, or the reason and the message of the error. Empty while it runs;
+    where the server keeps no content, only the reason is told.
+    """
+    client: builtins.str
+    """Who started it: the subject of the token."""
+    wire: builtins.str
+    """The protocol that started it: `grpc`, `jsonrpc`, or the name of another one as metrics have it."""
     @property
     def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it began."""
@@ -952,8 +972,12 @@ class Execution(google.protobuf.message.Message):
         usage: global___Usage | None = ...,
         request_id: builtins.str = ...,
         model: builtins.str = ...,
+        question: builtins.str = ...,
+        outcome: builtins.str = ...,
+        client: builtins.str = ...,
+        wire: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "expire_time", b"expire_time", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "execution_id", b"execution_id", "expire_time", b"expire_time", "finish_reason", b"finish_reason", "last_sequence", b"last_sequence", "model", b"model", "request_id", b"request_id", "state", b"state", "strategy", b"strategy", "strategy_source", b"strategy_source", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client", b"client", "create_time", b"create_time", "end_time", b"end_time", "execution_id", b"execution_id", "expire_time", b"expire_time", "finish_reason", b"finish_reason", "last_sequence", b"last_sequence", "model", b"model", "outcome", b"outcome", "question", b"question", "request_id", b"request_id", "state", b"state", "strategy", b"strategy", "strategy_source", b"strategy_source", "usage", b"usage", "wire", b"wire"]) -> None: ...
 
 global___Execution = Execution

@@ -187,6 +187,7 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     CREATE_TIME_AFTER_FIELD_NUMBER: builtins.int
     CREATE_TIME_BEFORE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Most executions to return; 0 means 50, more than 100 means 100."""
     page_token: builtins.str
@@ -197,6 +198,10 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     """Only executions that ended so."""
     state: reasond.v1.execution_pb2.ExecutionState.ValueType
     """Only executions that are in this state now."""
+    text: builtins.str
+    """Only executions with this text in their id, question, outcome, client or model, whatever its case; at most 200
+    characters. Each page looks at no more than 1,000 executions: it may be short or empty and still have a next one.
+    """
     @property
     def create_time_after(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Only executions that began at this time or later."""
@@ -215,9 +220,10 @@ class ListExecutionsRequest(google.protobuf.message.Message):
         state: reasond.v1.execution_pb2.ExecutionState.ValueType = ...,
         create_time_after: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         create_time_before: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        text: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time_after", b"create_time_after", "create_time_before", b"create_time_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_time_after", b"create_time_after", "create_time_before", b"create_time_before", "finish_reason", b"finish_reason", "page_size", b"page_size", "page_token", b"page_token", "state", b"state", "strategy", b"strategy"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["create_time_after", b"create_time_after", "create_time_before", b"create_time_before", "finish_reason", b"finish_reason", "page_size", b"page_size", "page_token", b"page_token", "state", b"state", "strategy", b"strategy", "text", b"text"]) -> None: ...
 
 global___ListExecutionsRequest = ListExecutionsRequest
 

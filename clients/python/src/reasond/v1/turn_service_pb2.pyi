@@ -269,6 +269,50 @@ class RunTurnResponse(google.protobuf.message.Message):
 global___RunTurnResponse = RunTurnResponse
 
 @typing.final
+class TurnConversation(google.protobuf.message.Message):
+    """What was said to a turn, at most 400,000 characters together: a text that is cut ends with a note of what is left out."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SYSTEM_FIELD_NUMBER: builtins.int
+    HISTORY_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    MATERIAL_FIELD_NUMBER: builtins.int
+    CONTEXT_FIELD_NUMBER: builtins.int
+    LEFT_OUT_MESSAGES_FIELD_NUMBER: builtins.int
+    system: builtins.str
+    """The instructions of the application."""
+    message: builtins.str
+    """What the user says."""
+    material: builtins.str
+    """The long text that the message is about."""
+    left_out_messages: builtins.int
+    """How many of the oldest messages of the history are left out here."""
+    @property
+    def history(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.execution_pb2.HistoryMessage]:
+        """What was said before, the oldest first, without images: the history that the client sent, or the earlier turns of its
+        session.
+        """
+
+    @property
+    def context(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.turns_pb2.ContextBlock]:
+        """The blocks of context that the client added."""
+
+    def __init__(
+        self,
+        *,
+        system: builtins.str = ...,
+        history: collections.abc.Iterable[reasond.v1.execution_pb2.HistoryMessage] | None = ...,
+        message: builtins.str = ...,
+        material: builtins.str = ...,
+        context: collections.abc.Iterable[reasond.v1.turns_pb2.ContextBlock] | None = ...,
+        left_out_messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["context", b"context", "history", b"history", "left_out_messages", b"left_out_messages", "material", b"material", "message", b"message", "system", b"system"]) -> None: ...
+
+global___TurnConversation = TurnConversation
+
+@typing.final
 class GetTurnRequest(google.protobuf.message.Message):
     """Request of GetTurn."""
 
@@ -294,6 +338,7 @@ class GetTurnResponse(google.protobuf.message.Message):
 
     TURN_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
+    CONVERSATION_FIELD_NUMBER: builtins.int
     @property
     def turn(self) -> reasond.v1.turns_pb2.Turn:
         """The turn."""
@@ -302,14 +347,19 @@ class GetTurnResponse(google.protobuf.message.Message):
     def result(self) -> reasond.v1.turns_pb2.TurnResult:
         """How it ended; absent before."""
 
+    @property
+    def conversation(self) -> global___TurnConversation:
+        """What a person must know to judge its calls; absent where the server keeps no content."""
+
     def __init__(
         self,
         *,
         turn: reasond.v1.turns_pb2.Turn | None = ...,
         result: reasond.v1.turns_pb2.TurnResult | None = ...,
+        conversation: global___TurnConversation | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["result", b"result", "turn", b"turn"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["result", b"result", "turn", b"turn"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["conversation", b"conversation", "result", b"result", "turn", b"turn"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["conversation", b"conversation", "result", b"result", "turn", b"turn"]) -> None: ...
 
 global___GetTurnResponse = GetTurnResponse
 

@@ -108,7 +108,7 @@ class TurnServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTurn(self, request, context):
-        """Returns a turn with its ledger, and its hand-off while it waits for its client.
+        """Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class TurnServiceStub:
         reasond.v1.turn_service_pb2.GetTurnRequest,
         reasond.v1.turn_service_pb2.GetTurnResponse,
     ]
-    """Returns a turn with its ledger, and its hand-off while it waits for its client."""
+    """Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client."""
 
     ListTurns: grpc.UnaryUnaryMultiCallable[
         reasond.v1.turn_service_pb2.ListTurnsRequest,
@@ -105,7 +105,7 @@ class TurnServiceAsyncStub:
         reasond.v1.turn_service_pb2.GetTurnRequest,
         reasond.v1.turn_service_pb2.GetTurnResponse,
     ]
-    """Returns a turn with its ledger, and its hand-off while it waits for its client."""
+    """Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client."""
 
     ListTurns: grpc.aio.UnaryUnaryMultiCallable[
         reasond.v1.turn_service_pb2.ListTurnsRequest,
@@ -176,7 +176,7 @@ class TurnServiceServicer(metaclass=abc.ABCMeta):
         request: reasond.v1.turn_service_pb2.GetTurnRequest,
         context: _ServicerContext,
     ) -> typing.Union[reasond.v1.turn_service_pb2.GetTurnResponse, collections.abc.Awaitable[reasond.v1.turn_service_pb2.GetTurnResponse]]:
-        """Returns a turn with its ledger, and its hand-off while it waits for its client."""
+        """Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client."""
 
     @abc.abstractmethod
     def ListTurns(

@@ -799,6 +799,9 @@ class LedgerEntry(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     IS_ERROR_FIELD_NUMBER: builtins.int
     RESULT_BYTES_FIELD_NUMBER: builtins.int
+    ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
+    RESULT_JSON_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
     call_id: builtins.str
     """The call."""
     tool: builtins.str
@@ -809,6 +812,12 @@ class LedgerEntry(google.protobuf.message.Message):
     """Whether the result is an error."""
     result_bytes: builtins.int
     """Size of the result, which ReadToolResult returns."""
+    arguments_json: builtins.str
+    """What the tool is called with, where that has at most 4,096 bytes."""
+    result_json: builtins.str
+    """The result where it has at most 4,096 bytes; a larger one is read with ReadToolResult."""
+    refusal: builtins.str
+    """Why a person refused the call, as the model is told; empty unless it was refused with words."""
     def __init__(
         self,
         *,
@@ -817,14 +826,17 @@ class LedgerEntry(google.protobuf.message.Message):
         state: global___LedgerState.ValueType = ...,
         is_error: builtins.bool = ...,
         result_bytes: builtins.int = ...,
+        arguments_json: builtins.str = ...,
+        result_json: builtins.str = ...,
+        refusal: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "is_error", b"is_error", "result_bytes", b"result_bytes", "state", b"state", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments_json", b"arguments_json", "call_id", b"call_id", "is_error", b"is_error", "refusal", b"refusal", "result_bytes", b"result_bytes", "result_json", b"result_json", "state", b"state", "tool", b"tool"]) -> None: ...
 
 global___LedgerEntry = LedgerEntry
 
 @typing.final
 class Turn(google.protobuf.message.Message):
-    """A turn without its content."""
+    """A turn without its content, except for its calls, one line of what was asked and one of what came of it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -841,6 +853,11 @@ class Turn(google.protobuf.message.Message):
     USAGE_FIELD_NUMBER: builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    QUESTION_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    CLIENT_FIELD_NUMBER: builtins.int
+    WIRE_FIELD_NUMBER: builtins.int
+    FINISH_REASON_FIELD_NUMBER: builtins.int
     turn_id: builtins.str
     """Identifies the turn."""
     session_id: builtins.str
@@ -855,6 +872,16 @@ class Turn(google.protobuf.message.Message):
     """The last sequence number of its log."""
     request_id: builtins.str
     """The request id it was started with, if any."""
+    question: builtins.str
+    """The first line of what was asked, as in Execution."""
+    outcome: builtins.str
+    """The first line of the answer, or the error, as in Execution."""
+    client: builtins.str
+    """Who started it, as in Execution."""
+    wire: builtins.str
+    """The protocol that started it, as in Execution."""
+    finish_reason: reasond.v1.execution_pb2.FinishReason.ValueType
+    """How it ended; unspecified before."""
     @property
     def handoff(self) -> global___HandedOff:
         """The calls to settle, while it waits for its client."""
@@ -895,9 +922,14 @@ class Turn(google.protobuf.message.Message):
         usage: reasond.v1.execution_pb2.Usage | None = ...,
         last_sequence: builtins.int = ...,
         request_id: builtins.str = ...,
+        question: builtins.str = ...,
+        outcome: builtins.str = ...,
+        client: builtins.str = ...,
+        wire: builtins.str = ...,
+        finish_reason: reasond.v1.execution_pb2.FinishReason.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "expire_time", b"expire_time", "handoff", b"handoff", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_time", b"create_time", "end_time", b"end_time", "expire_time", b"expire_time", "handoff", b"handoff", "last_sequence", b"last_sequence", "ledger", b"ledger", "mode", b"mode", "model", b"model", "request_id", b"request_id", "session_id", b"session_id", "state", b"state", "turn_id", b"turn_id", "usage", b"usage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client", b"client", "create_time", b"create_time", "end_time", b"end_time", "expire_time", b"expire_time", "finish_reason", b"finish_reason", "handoff", b"handoff", "last_sequence", b"last_sequence", "ledger", b"ledger", "mode", b"mode", "model", b"model", "outcome", b"outcome", "question", b"question", "request_id", b"request_id", "session_id", b"session_id", "state", b"state", "turn_id", b"turn_id", "usage", b"usage", "wire", b"wire"]) -> None: ...
 
 global___Turn = Turn
 

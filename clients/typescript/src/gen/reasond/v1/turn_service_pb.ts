@@ -8,9 +8,9 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import { enumDesc, fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
-import type { ExecutionCursor, Heartbeat } from "./execution_pb.js";
+import type { ExecutionCursor, Heartbeat, HistoryMessage } from "./execution_pb.js";
 import { file_reasond_v1_execution } from "./execution_pb.js";
-import type { HandedOff, ModeChange, ModelCallStep, Reentered, Session, ToolStep, Turn, TurnReentry, TurnResult, TurnStart, TurnStarted } from "./turns_pb.js";
+import type { ContextBlock, HandedOff, ModeChange, ModelCallStep, Reentered, Session, ToolStep, Turn, TurnReentry, TurnResult, TurnStart, TurnStarted } from "./turns_pb.js";
 import { file_reasond_v1_turns } from "./turns_pb.js";
 import type { Message } from "@bufbuild/protobuf";
 
@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file reasond/v1/turn_service.proto.
  */
 export const file_reasond_v1_turn_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch1yZWFzb25kL3YxL3R1cm5fc2VydmljZS5wcm90bxIKcmVhc29uZC52MSLdAQoSRXhlY3V0ZVR1cm5SZXF1ZXN0EiYKBXN0YXJ0GAEgASgLMhUucmVhc29uZC52MS5UdXJuU3RhcnRIABIqCgdyZWVudHJ5GAIgASgLMhcucmVhc29uZC52MS5UdXJuUmVlbnRyeUgAEi0KBmF0dGFjaBgDIAEoCzIbLnJlYXNvbmQudjEuRXhlY3V0aW9uQ3Vyc29ySAASEgoKcmVxdWVzdF9pZBgEIAEoCRIWCg5pbmNsdWRlX2RlbHRhcxgFIAEoCBIOCgZmb2xsb3cYBiABKAhCCAoGc291cmNlIkQKCVR1cm5EZWx0YRIXCg9pdGVyYXRpb25faW5kZXgYASABKAUSDAoEdGV4dBgCIAEoCRIQCghpc19kcmFmdBgDIAEoCCL+AwoTRXhlY3V0ZVR1cm5SZXNwb25zZRIPCgd0dXJuX2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgDEi8KC2NyZWF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIqCgdzdGFydGVkGAQgASgLMhcucmVhc29uZC52MS5UdXJuU3RhcnRlZEgAEi8KCm1vZGVsX2NhbGwYBSABKAsyGS5yZWFzb25kLnYxLk1vZGVsQ2FsbFN0ZXBIABIkCgR0b29sGAYgASgLMhQucmVhc29uZC52MS5Ub29sU3RlcEgAEi0KC21vZGVfY2hhbmdlGAcgASgLMhYucmVhc29uZC52MS5Nb2RlQ2hhbmdlSAASKwoKaGFuZGVkX29mZhgIIAEoCzIVLnJlYXNvbmQudjEuSGFuZGVkT2ZmSAASKgoJcmVlbnRlcmVkGAkgASgLMhUucmVhc29uZC52MS5SZWVudGVyZWRIABIrCgljb21wbGV0ZWQYCiABKAsyFi5yZWFzb25kLnYxLlR1cm5SZXN1bHRIABImCgVkZWx0YRgLIAEoCzIVLnJlYXNvbmQudjEuVHVybkRlbHRhSAASKgoJaGVhcnRiZWF0GAwgASgLMhUucmVhc29uZC52MS5IZWFydGJlYXRIAEIHCgVldmVudCKCAQoOUnVuVHVyblJlcXVlc3QSJgoFc3RhcnQYASABKAsyFS5yZWFzb25kLnYxLlR1cm5TdGFydEgAEioKB3JlZW50cnkYAiABKAsyFy5yZWFzb25kLnYxLlR1cm5SZWVudHJ5SAASEgoKcmVxdWVzdF9pZBgDIAEoCUIICgZzb3VyY2UiggEKD1J1blR1cm5SZXNwb25zZRIeCgR0dXJuGAEgASgLMhAucmVhc29uZC52MS5UdXJuEicKCWV4aXRfbW9kZRgCIAEoDjIULnJlYXNvbmQudjEuRXhpdE1vZGUSJgoGcmVzdWx0GAMgASgLMhYucmVhc29uZC52MS5UdXJuUmVzdWx0IiEKDkdldFR1cm5SZXF1ZXN0Eg8KB3R1cm5faWQYASABKAkiWQoPR2V0VHVyblJlc3BvbnNlEh4KBHR1cm4YASABKAsyEC5yZWFzb25kLnYxLlR1cm4SJgoGcmVzdWx0GAIgASgLMhYucmVhc29uZC52MS5UdXJuUmVzdWx0Ik0KEExpc3RUdXJuc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSEgoKc2Vzc2lvbl9pZBgDIAEoCSJNChFMaXN0VHVybnNSZXNwb25zZRIfCgV0dXJucxgBIAMoCzIQLnJlYXNvbmQudjEuVHVybhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiJAoRQ2FuY2VsVHVyblJlcXVlc3QSDwoHdHVybl9pZBgBIAEoCSI0ChJDYW5jZWxUdXJuUmVzcG9uc2USHgoEdHVybhgBIAEoCzIQLnJlYXNvbmQudjEuVHVybiIkChFEZWxldGVUdXJuUmVxdWVzdBIPCgd0dXJuX2lkGAEgASgJIhQKEkRlbGV0ZVR1cm5SZXNwb25zZSIvCg5DaGFyYWN0ZXJSYW5nZRIOCgZvZmZzZXQYASABKAMSDQoFbGltaXQYAiABKAMirQEKFVJlYWRUb29sUmVzdWx0UmVxdWVzdBIPCgd0dXJuX2lkGAEgASgJEg8KB2NhbGxfaWQYAiABKAkSKwoFcmFuZ2UYAyABKAsyGi5yZWFzb25kLnYxLkNoYXJhY3RlclJhbmdlSAASFgoManNvbl9wb2ludGVyGAQgASgJSAASEgoIY29udGFpbnMYBSABKAlIABIRCgltYXhfYnl0ZXMYBiABKAVCBgoEcGFydCInCgdUZXh0SGl0Eg4KBm9mZnNldBgBIAEoAxIMCgR0ZXh0GAIgASgJIpoBChZSZWFkVG9vbFJlc3VsdFJlc3BvbnNlEgwKBHRleHQYASABKAkSDgoGb2Zmc2V0GAIgASgDEhMKC25leHRfb2Zmc2V0GAMgASgDEhgKEHRvdGFsX2NoYXJhY3RlcnMYBCABKAMSIQoEaGl0cxgFIAMoCzITLnJlYXNvbmQudjEuVGV4dEhpdBIQCghpc19lcnJvchgGIAEoCCInChFHZXRTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIjoKEkdldFNlc3Npb25SZXNwb25zZRIkCgdzZXNzaW9uGAEgASgLMhMucmVhc29uZC52MS5TZXNzaW9uIjwKE0xpc3RTZXNzaW9uc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdFNlc3Npb25zUmVzcG9uc2USJQoIc2Vzc2lvbnMYASADKAsyEy5yZWFzb25kLnYxLlNlc3Npb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFERlbGV0ZVNlc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkiFwoVRGVsZXRlU2Vzc2lvblJlc3BvbnNlKlUKCEV4aXRNb2RlEhkKFUVYSVRfTU9ERV9VTlNQRUNJRklFRBAAEhIKDkVYSVRfTU9ERV9ET05FEAESGgoWRVhJVF9NT0RFX0NMSUVOVF9UT09MUxACMpoGCgtUdXJuU2VydmljZRJQCgtFeGVjdXRlVHVybhIeLnJlYXNvbmQudjEuRXhlY3V0ZVR1cm5SZXF1ZXN0Gh8ucmVhc29uZC52MS5FeGVjdXRlVHVyblJlc3BvbnNlMAESQgoHUnVuVHVybhIaLnJlYXNvbmQudjEuUnVuVHVyblJlcXVlc3QaGy5yZWFzb25kLnYxLlJ1blR1cm5SZXNwb25zZRJCCgdHZXRUdXJuEhoucmVhc29uZC52MS5HZXRUdXJuUmVxdWVzdBobLnJlYXNvbmQudjEuR2V0VHVyblJlc3BvbnNlEkgKCUxpc3RUdXJucxIcLnJlYXNvbmQudjEuTGlzdFR1cm5zUmVxdWVzdBodLnJlYXNvbmQudjEuTGlzdFR1cm5zUmVzcG9uc2USSwoKQ2FuY2VsVHVybhIdLnJlYXNvbmQudjEuQ2FuY2VsVHVyblJlcXVlc3QaHi5yZWFzb25kLnYxLkNhbmNlbFR1cm5SZXNwb25zZRJLCgpEZWxldGVUdXJuEh0ucmVhc29uZC52MS5EZWxldGVUdXJuUmVxdWVzdBoeLnJlYXNvbmQudjEuRGVsZXRlVHVyblJlc3BvbnNlElcKDlJlYWRUb29sUmVzdWx0EiEucmVhc29uZC52MS5SZWFkVG9vbFJlc3VsdFJlcXVlc3QaIi5yZWFzb25kLnYxLlJlYWRUb29sUmVzdWx0UmVzcG9uc2USSwoKR2V0U2Vzc2lvbhIdLnJlYXNvbmQudjEuR2V0U2Vzc2lvblJlcXVlc3QaHi5yZWFzb25kLnYxLkdldFNlc3Npb25SZXNwb25zZRJRCgxMaXN0U2Vzc2lvbnMSHy5yZWFzb25kLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaIC5yZWFzb25kLnYxLkxpc3RTZXNzaW9uc1Jlc3BvbnNlElQKDURlbGV0ZVNlc3Npb24SIC5yZWFzb25kLnYxLkRlbGV0ZVNlc3Npb25SZXF1ZXN0GiEucmVhc29uZC52MS5EZWxldGVTZXNzaW9uUmVzcG9uc2VCOQoKcmVhc29uZC52MVABWhxyZWFzb25kL2NsaWVudHMvZ287cmVhc29uZHYxqgIKUmVhc29uZC5WMWIGcHJvdG8z", [file_google_protobuf_timestamp, file_reasond_v1_execution, file_reasond_v1_turns]);
+  fileDesc("Ch1yZWFzb25kL3YxL3R1cm5fc2VydmljZS5wcm90bxIKcmVhc29uZC52MSLdAQoSRXhlY3V0ZVR1cm5SZXF1ZXN0EiYKBXN0YXJ0GAEgASgLMhUucmVhc29uZC52MS5UdXJuU3RhcnRIABIqCgdyZWVudHJ5GAIgASgLMhcucmVhc29uZC52MS5UdXJuUmVlbnRyeUgAEi0KBmF0dGFjaBgDIAEoCzIbLnJlYXNvbmQudjEuRXhlY3V0aW9uQ3Vyc29ySAASEgoKcmVxdWVzdF9pZBgEIAEoCRIWCg5pbmNsdWRlX2RlbHRhcxgFIAEoCBIOCgZmb2xsb3cYBiABKAhCCAoGc291cmNlIkQKCVR1cm5EZWx0YRIXCg9pdGVyYXRpb25faW5kZXgYASABKAUSDAoEdGV4dBgCIAEoCRIQCghpc19kcmFmdBgDIAEoCCL+AwoTRXhlY3V0ZVR1cm5SZXNwb25zZRIPCgd0dXJuX2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgDEi8KC2NyZWF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIqCgdzdGFydGVkGAQgASgLMhcucmVhc29uZC52MS5UdXJuU3RhcnRlZEgAEi8KCm1vZGVsX2NhbGwYBSABKAsyGS5yZWFzb25kLnYxLk1vZGVsQ2FsbFN0ZXBIABIkCgR0b29sGAYgASgLMhQucmVhc29uZC52MS5Ub29sU3RlcEgAEi0KC21vZGVfY2hhbmdlGAcgASgLMhYucmVhc29uZC52MS5Nb2RlQ2hhbmdlSAASKwoKaGFuZGVkX29mZhgIIAEoCzIVLnJlYXNvbmQudjEuSGFuZGVkT2ZmSAASKgoJcmVlbnRlcmVkGAkgASgLMhUucmVhc29uZC52MS5SZWVudGVyZWRIABIrCgljb21wbGV0ZWQYCiABKAsyFi5yZWFzb25kLnYxLlR1cm5SZXN1bHRIABImCgVkZWx0YRgLIAEoCzIVLnJlYXNvbmQudjEuVHVybkRlbHRhSAASKgoJaGVhcnRiZWF0GAwgASgLMhUucmVhc29uZC52MS5IZWFydGJlYXRIAEIHCgVldmVudCKCAQoOUnVuVHVyblJlcXVlc3QSJgoFc3RhcnQYASABKAsyFS5yZWFzb25kLnYxLlR1cm5TdGFydEgAEioKB3JlZW50cnkYAiABKAsyFy5yZWFzb25kLnYxLlR1cm5SZWVudHJ5SAASEgoKcmVxdWVzdF9pZBgDIAEoCUIICgZzb3VyY2UiggEKD1J1blR1cm5SZXNwb25zZRIeCgR0dXJuGAEgASgLMhAucmVhc29uZC52MS5UdXJuEicKCWV4aXRfbW9kZRgCIAEoDjIULnJlYXNvbmQudjEuRXhpdE1vZGUSJgoGcmVzdWx0GAMgASgLMhYucmVhc29uZC52MS5UdXJuUmVzdWx0IrgBChBUdXJuQ29udmVyc2F0aW9uEg4KBnN5c3RlbRgBIAEoCRIrCgdoaXN0b3J5GAIgAygLMhoucmVhc29uZC52MS5IaXN0b3J5TWVzc2FnZRIPCgdtZXNzYWdlGAMgASgJEhAKCG1hdGVyaWFsGAQgASgJEikKB2NvbnRleHQYBSADKAsyGC5yZWFzb25kLnYxLkNvbnRleHRCbG9jaxIZChFsZWZ0X291dF9tZXNzYWdlcxgGIAEoBSIhCg5HZXRUdXJuUmVxdWVzdBIPCgd0dXJuX2lkGAEgASgJIo0BCg9HZXRUdXJuUmVzcG9uc2USHgoEdHVybhgBIAEoCzIQLnJlYXNvbmQudjEuVHVybhImCgZyZXN1bHQYAiABKAsyFi5yZWFzb25kLnYxLlR1cm5SZXN1bHQSMgoMY29udmVyc2F0aW9uGAMgASgLMhwucmVhc29uZC52MS5UdXJuQ29udmVyc2F0aW9uIk0KEExpc3RUdXJuc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkSEgoKc2Vzc2lvbl9pZBgDIAEoCSJNChFMaXN0VHVybnNSZXNwb25zZRIfCgV0dXJucxgBIAMoCzIQLnJlYXNvbmQudjEuVHVybhIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiJAoRQ2FuY2VsVHVyblJlcXVlc3QSDwoHdHVybl9pZBgBIAEoCSI0ChJDYW5jZWxUdXJuUmVzcG9uc2USHgoEdHVybhgBIAEoCzIQLnJlYXNvbmQudjEuVHVybiIkChFEZWxldGVUdXJuUmVxdWVzdBIPCgd0dXJuX2lkGAEgASgJIhQKEkRlbGV0ZVR1cm5SZXNwb25zZSIvCg5DaGFyYWN0ZXJSYW5nZRIOCgZvZmZzZXQYASABKAMSDQoFbGltaXQYAiABKAMirQEKFVJlYWRUb29sUmVzdWx0UmVxdWVzdBIPCgd0dXJuX2lkGAEgASgJEg8KB2NhbGxfaWQYAiABKAkSKwoFcmFuZ2UYAyABKAsyGi5yZWFzb25kLnYxLkNoYXJhY3RlclJhbmdlSAASFgoManNvbl9wb2ludGVyGAQgASgJSAASEgoIY29udGFpbnMYBSABKAlIABIRCgltYXhfYnl0ZXMYBiABKAVCBgoEcGFydCInCgdUZXh0SGl0Eg4KBm9mZnNldBgBIAEoAxIMCgR0ZXh0GAIgASgJIpoBChZSZWFkVG9vbFJlc3VsdFJlc3BvbnNlEgwKBHRleHQYASABKAkSDgoGb2Zmc2V0GAIgASgDEhMKC25leHRfb2Zmc2V0GAMgASgDEhgKEHRvdGFsX2NoYXJhY3RlcnMYBCABKAMSIQoEaGl0cxgFIAMoCzITLnJlYXNvbmQudjEuVGV4dEhpdBIQCghpc19lcnJvchgGIAEoCCInChFHZXRTZXNzaW9uUmVxdWVzdBISCgpzZXNzaW9uX2lkGAEgASgJIjoKEkdldFNlc3Npb25SZXNwb25zZRIkCgdzZXNzaW9uGAEgASgLMhMucmVhc29uZC52MS5TZXNzaW9uIjwKE0xpc3RTZXNzaW9uc1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdFNlc3Npb25zUmVzcG9uc2USJQoIc2Vzc2lvbnMYASADKAsyEy5yZWFzb25kLnYxLlNlc3Npb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFERlbGV0ZVNlc3Npb25SZXF1ZXN0EhIKCnNlc3Npb25faWQYASABKAkiFwoVRGVsZXRlU2Vzc2lvblJlc3BvbnNlKlUKCEV4aXRNb2RlEhkKFUVYSVRfTU9ERV9VTlNQRUNJRklFRBAAEhIKDkVYSVRfTU9ERV9ET05FEAESGgoWRVhJVF9NT0RFX0NMSUVOVF9UT09MUxACMpoGCgtUdXJuU2VydmljZRJQCgtFeGVjdXRlVHVybhIeLnJlYXNvbmQudjEuRXhlY3V0ZVR1cm5SZXF1ZXN0Gh8ucmVhc29uZC52MS5FeGVjdXRlVHVyblJlc3BvbnNlMAESQgoHUnVuVHVybhIaLnJlYXNvbmQudjEuUnVuVHVyblJlcXVlc3QaGy5yZWFzb25kLnYxLlJ1blR1cm5SZXNwb25zZRJCCgdHZXRUdXJuEhoucmVhc29uZC52MS5HZXRUdXJuUmVxdWVzdBobLnJlYXNvbmQudjEuR2V0VHVyblJlc3BvbnNlEkgKCUxpc3RUdXJucxIcLnJlYXNvbmQudjEuTGlzdFR1cm5zUmVxdWVzdBodLnJlYXNvbmQudjEuTGlzdFR1cm5zUmVzcG9uc2USSwoKQ2FuY2VsVHVybhIdLnJlYXNvbmQudjEuQ2FuY2VsVHVyblJlcXVlc3QaHi5yZWFzb25kLnYxLkNhbmNlbFR1cm5SZXNwb25zZRJLCgpEZWxldGVUdXJuEh0ucmVhc29uZC52MS5EZWxldGVUdXJuUmVxdWVzdBoeLnJlYXNvbmQudjEuRGVsZXRlVHVyblJlc3BvbnNlElcKDlJlYWRUb29sUmVzdWx0EiEucmVhc29uZC52MS5SZWFkVG9vbFJlc3VsdFJlcXVlc3QaIi5yZWFzb25kLnYxLlJlYWRUb29sUmVzdWx0UmVzcG9uc2USSwoKR2V0U2Vzc2lvbhIdLnJlYXNvbmQudjEuR2V0U2Vzc2lvblJlcXVlc3QaHi5yZWFzb25kLnYxLkdldFNlc3Npb25SZXNwb25zZRJRCgxMaXN0U2Vzc2lvbnMSHy5yZWFzb25kLnYxLkxpc3RTZXNzaW9uc1JlcXVlc3QaIC5yZWFzb25kLnYxLkxpc3RTZXNzaW9uc1Jlc3BvbnNlElQKDURlbGV0ZVNlc3Npb24SIC5yZWFzb25kLnYxLkRlbGV0ZVNlc3Npb25SZXF1ZXN0GiEucmVhc29uZC52MS5EZWxldGVTZXNzaW9uUmVzcG9uc2VCOQoKcmVhc29uZC52MVABWhxyZWFzb25kL2NsaWVudHMvZ287cmVhc29uZHYxqgIKUmVhc29uZC5WMWIGcHJvdG8z", [file_google_protobuf_timestamp, file_reasond_v1_execution, file_reasond_v1_turns]);
 
 /**
  * Request of ExecuteTurn.
@@ -316,6 +316,63 @@ export const RunTurnResponseSchema: GenMessage<RunTurnResponse> = /*@__PURE__*/
   messageDesc(file_reasond_v1_turn_service, 4);
 
 /**
+ * What was said to a turn, at most 400,000 characters together: a text that is cut ends with a note of what is left out.
+ *
+ * @generated from message reasond.v1.TurnConversation
+ */
+export type TurnConversation = Message<"reasond.v1.TurnConversation"> & {
+  /**
+   * The instructions of the application.
+   *
+   * @generated from field: string system = 1;
+   */
+  system: string;
+
+  /**
+   * What was said before, the oldest first, without images: the history that the client sent, or the earlier turns of its
+   * session.
+   *
+   * @generated from field: repeated reasond.v1.HistoryMessage history = 2;
+   */
+  history: HistoryMessage[];
+
+  /**
+   * What the user says.
+   *
+   * @generated from field: string message = 3;
+   */
+  message: string;
+
+  /**
+   * The long text that the message is about.
+   *
+   * @generated from field: string material = 4;
+   */
+  material: string;
+
+  /**
+   * The blocks of context that the client added.
+   *
+   * @generated from field: repeated reasond.v1.ContextBlock context = 5;
+   */
+  context: ContextBlock[];
+
+  /**
+   * How many of the oldest messages of the history are left out here.
+   *
+   * @generated from field: int32 left_out_messages = 6;
+   */
+  leftOutMessages: number;
+};
+
+/**
+ * Describes the message reasond.v1.TurnConversation.
+ * Use `create(TurnConversationSchema)` to create a new message.
+ */
+export const TurnConversationSchema: GenMessage<TurnConversation> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_turn_service, 5);
+
+/**
  * Request of GetTurn.
  *
  * @generated from message reasond.v1.GetTurnRequest
@@ -334,7 +391,7 @@ export type GetTurnRequest = Message<"reasond.v1.GetTurnRequest"> & {
  * Use `create(GetTurnRequestSchema)` to create a new message.
  */
 export const GetTurnRequestSchema: GenMessage<GetTurnRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 5);
+  messageDesc(file_reasond_v1_turn_service, 6);
 
 /**
  * Response of GetTurn.
@@ -355,6 +412,13 @@ export type GetTurnResponse = Message<"reasond.v1.GetTurnResponse"> & {
    * @generated from field: reasond.v1.TurnResult result = 2;
    */
   result?: TurnResult | undefined;
+
+  /**
+   * What a person must know to judge its calls; absent where the server keeps no content.
+   *
+   * @generated from field: reasond.v1.TurnConversation conversation = 3;
+   */
+  conversation?: TurnConversation | undefined;
 };
 
 /**
@@ -362,7 +426,7 @@ export type GetTurnResponse = Message<"reasond.v1.GetTurnResponse"> & {
  * Use `create(GetTurnResponseSchema)` to create a new message.
  */
 export const GetTurnResponseSchema: GenMessage<GetTurnResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 6);
+  messageDesc(file_reasond_v1_turn_service, 7);
 
 /**
  * Request of ListTurns.
@@ -397,7 +461,7 @@ export type ListTurnsRequest = Message<"reasond.v1.ListTurnsRequest"> & {
  * Use `create(ListTurnsRequestSchema)` to create a new message.
  */
 export const ListTurnsRequestSchema: GenMessage<ListTurnsRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 7);
+  messageDesc(file_reasond_v1_turn_service, 8);
 
 /**
  * Response of ListTurns.
@@ -425,7 +489,7 @@ export type ListTurnsResponse = Message<"reasond.v1.ListTurnsResponse"> & {
  * Use `create(ListTurnsResponseSchema)` to create a new message.
  */
 export const ListTurnsResponseSchema: GenMessage<ListTurnsResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 8);
+  messageDesc(file_reasond_v1_turn_service, 9);
 
 /**
  * Request of CancelTurn.
@@ -446,7 +510,7 @@ export type CancelTurnRequest = Message<"reasond.v1.CancelTurnRequest"> & {
  * Use `create(CancelTurnRequestSchema)` to create a new message.
  */
 export const CancelTurnRequestSchema: GenMessage<CancelTurnRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 9);
+  messageDesc(file_reasond_v1_turn_service, 10);
 
 /**
  * Response of CancelTurn.
@@ -467,7 +531,7 @@ export type CancelTurnResponse = Message<"reasond.v1.CancelTurnResponse"> & {
  * Use `create(CancelTurnResponseSchema)` to create a new message.
  */
 export const CancelTurnResponseSchema: GenMessage<CancelTurnResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 10);
+  messageDesc(file_reasond_v1_turn_service, 11);
 
 /**
  * Request of DeleteTurn.
@@ -488,7 +552,7 @@ export type DeleteTurnRequest = Message<"reasond.v1.DeleteTurnRequest"> & {
  * Use `create(DeleteTurnRequestSchema)` to create a new message.
  */
 export const DeleteTurnRequestSchema: GenMessage<DeleteTurnRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 11);
+  messageDesc(file_reasond_v1_turn_service, 12);
 
 /**
  * Response of DeleteTurn.
@@ -503,7 +567,7 @@ export type DeleteTurnResponse = Message<"reasond.v1.DeleteTurnResponse"> & {
  * Use `create(DeleteTurnResponseSchema)` to create a new message.
  */
 export const DeleteTurnResponseSchema: GenMessage<DeleteTurnResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 12);
+  messageDesc(file_reasond_v1_turn_service, 13);
 
 /**
  * A range of characters.
@@ -531,7 +595,7 @@ export type CharacterRange = Message<"reasond.v1.CharacterRange"> & {
  * Use `create(CharacterRangeSchema)` to create a new message.
  */
 export const CharacterRangeSchema: GenMessage<CharacterRange> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 13);
+  messageDesc(file_reasond_v1_turn_service, 14);
 
 /**
  * Request of ReadToolResult.
@@ -597,7 +661,7 @@ export type ReadToolResultRequest = Message<"reasond.v1.ReadToolResultRequest"> 
  * Use `create(ReadToolResultRequestSchema)` to create a new message.
  */
 export const ReadToolResultRequestSchema: GenMessage<ReadToolResultRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 14);
+  messageDesc(file_reasond_v1_turn_service, 15);
 
 /**
  * A place that contains the wanted text.
@@ -625,7 +689,7 @@ export type TextHit = Message<"reasond.v1.TextHit"> & {
  * Use `create(TextHitSchema)` to create a new message.
  */
 export const TextHitSchema: GenMessage<TextHit> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 15);
+  messageDesc(file_reasond_v1_turn_service, 16);
 
 /**
  * Response of ReadToolResult.
@@ -681,7 +745,7 @@ export type ReadToolResultResponse = Message<"reasond.v1.ReadToolResultResponse"
  * Use `create(ReadToolResultResponseSchema)` to create a new message.
  */
 export const ReadToolResultResponseSchema: GenMessage<ReadToolResultResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 16);
+  messageDesc(file_reasond_v1_turn_service, 17);
 
 /**
  * Request of GetSession.
@@ -702,7 +766,7 @@ export type GetSessionRequest = Message<"reasond.v1.GetSessionRequest"> & {
  * Use `create(GetSessionRequestSchema)` to create a new message.
  */
 export const GetSessionRequestSchema: GenMessage<GetSessionRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 17);
+  messageDesc(file_reasond_v1_turn_service, 18);
 
 /**
  * Response of GetSession.
@@ -723,7 +787,7 @@ export type GetSessionResponse = Message<"reasond.v1.GetSessionResponse"> & {
  * Use `create(GetSessionResponseSchema)` to create a new message.
  */
 export const GetSessionResponseSchema: GenMessage<GetSessionResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 18);
+  messageDesc(file_reasond_v1_turn_service, 19);
 
 /**
  * Request of ListSessions.
@@ -751,7 +815,7 @@ export type ListSessionsRequest = Message<"reasond.v1.ListSessionsRequest"> & {
  * Use `create(ListSessionsRequestSchema)` to create a new message.
  */
 export const ListSessionsRequestSchema: GenMessage<ListSessionsRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 19);
+  messageDesc(file_reasond_v1_turn_service, 20);
 
 /**
  * Response of ListSessions.
@@ -779,7 +843,7 @@ export type ListSessionsResponse = Message<"reasond.v1.ListSessionsResponse"> & 
  * Use `create(ListSessionsResponseSchema)` to create a new message.
  */
 export const ListSessionsResponseSchema: GenMessage<ListSessionsResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 20);
+  messageDesc(file_reasond_v1_turn_service, 21);
 
 /**
  * Request of DeleteSession.
@@ -800,7 +864,7 @@ export type DeleteSessionRequest = Message<"reasond.v1.DeleteSessionRequest"> & 
  * Use `create(DeleteSessionRequestSchema)` to create a new message.
  */
 export const DeleteSessionRequestSchema: GenMessage<DeleteSessionRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 21);
+  messageDesc(file_reasond_v1_turn_service, 22);
 
 /**
  * Response of DeleteSession.
@@ -815,7 +879,7 @@ export type DeleteSessionResponse = Message<"reasond.v1.DeleteSessionResponse"> 
  * Use `create(DeleteSessionResponseSchema)` to create a new message.
  */
 export const DeleteSessionResponseSchema: GenMessage<DeleteSessionResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_turn_service, 22);
+  messageDesc(file_reasond_v1_turn_service, 23);
 
 /**
  * How RunTurn returned.
@@ -879,7 +943,7 @@ export const TurnService: GenService<{
     output: typeof RunTurnResponseSchema;
   },
   /**
-   * Returns a turn with its ledger, and its hand-off while it waits for its client.
+   * Returns a turn with its ledger, what it was asked, and its hand-off while it waits for its client.
    *
    * @generated from rpc reasond.v1.TurnService.GetTurn
    */
