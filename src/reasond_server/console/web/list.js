@@ -172,7 +172,7 @@ export class Executions extends Listing {
       <${Asked} id=${id} item=${item} />
       <td><${Badge} state=${item.state} reason=${item.finish_reason} /></td>
       <td>${item.strategy}</td>
-      <td class="right">
+      <td class="right" data-unit="tokens">
         ${number(spent)}
         <svg class="spark" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
           <rect x=${100 - (100 * spent) / most} width=${(100 * spent) / most} height="4" />
@@ -224,7 +224,7 @@ export class Turns extends Listing {
   }
 
   table(items) {
-    return html`<table>
+    return html`<table class="runs">
       <thead>
         <tr>
           <th scope="col">Asked, and what came of it</th><th scope="col">State</th><th scope="col">Session</th><th scope="col">Mode</th>
@@ -238,7 +238,7 @@ export class Turns extends Listing {
             <td><${Badge} state=${item.state} reason=${item.finish_reason} /></td>
             <td>${item.session_id || "–"}</td>
             <td>${item.mode || "–"}</td>
-            <td class="right">${number(tokens(item.usage))}</td>
+            <td class="right" data-unit="tokens">${number(tokens(item.usage))}</td>
             <td class="right">${duration(took(item))}</td>
             <${Begun} item=${item} />
           </tr>`,

@@ -36,7 +36,7 @@ export class Run extends Component {
         const hadEnded = event.name === "completed" && performance.now() - this.opened < ENDED_BEFORE_MS;
         if (hadEnded && this.state.chosen < 0) this.setState({ chosen: 0 });
         this.writing = "";
-        if (TOLD_BY.has(event.name) && "turn_id" in event.data) this.readTurn();
+        if (TOLD_BY.has(event.name) && "session_revision" in this.events[0].body) this.readTurn();
         this.draw();
       },
       onText: ({ text }) => {

@@ -50,7 +50,6 @@ function Conversation({ said, isOpen }) {
     <${Prose} title="Instructions of the application" text=${said.system} />
     ${said.left_out_messages > 0 && html`<p class="note">${plural(said.left_out_messages, "older message")} left out here.</p>`}
     ${count > 0 && html`<ol class="talk" tabindex="0" aria-label="Said before">${said.history.map((each, place) => html`<li key=${place} class=${each.role}><b>${each.role}</b> ${saidBy(each)}</li>`)}</ol>`}
-    <${Prose} title="The user says" text=${said.message} />
     <${Prose} title="About this text" text=${said.material} />
     ${said.context.map((each) => html`<${Prose} key=${each.name} title=${`Context: ${each.name}`} text=${each.text} />`)}
   </details>`;
