@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # More combining marks on one letter would overwrite the lines above and below.
 _STACK = re.compile(r"([\u0300-\u036f\u20d0-\u20ff]{4})[\u0300-\u036f\u20d0-\u20ff]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}]")
 _EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
 _NANOS: Final = 1e9
 
@@ -51,14 +52,39 @@ def escape_controls(text: str) -> str:
 
 
 def fit_line(text: str, width: int) -> str:
-    """Return `text` on one line of at most `width` columns, with an ellipsis if it was cut."""
-    flat = _STACK.sub(r"\1", " ".join(sanitize(text).split()))
+    """Return `text` on one line of at most `width` columns, with an ellipsis if it was cut: at a word if possible."""
+    return crop_line(" ".join(sanitize(text).split()), width)
+
+
+def crop_line(line: str, width: int) -> str:
+    """Return `line` with its blanks, cut as `fit_line` does."""
+    flat = _STACK.sub(r"\1", line)
     if count_columns(flat) <= width:
         return flat
     ends = list(itertools.accumulate(map(_measure, flat[: max(width, 0)])))
     # The ellipsis takes a column; a character of two columns may leave one column unused.
     kept = bisect.bisect_right(ends, max(width - 1, 0))
-    return f"{flat[:kept].rstrip()}…"
+    words_end = flat.rfind(" ", 0, kept + 1)
+    # A word that takes more than half of the line is cut all the same: else little of the text would be left.
+    return f"{flat[: words_end if 2 * words_end > kept else kept].rstrip()}…"
+
+
+def fit_end_of(text: str, width: int) -> str:
+    """Return the last words of `text` that fit on one line of `width` columns; the end of a word only if none fits."""
+    words = _STACK.sub(r"\1", sanitize(text[-4 * max(width, 1) :])).split()
+    kept: list[str] = []
+    left = width
+    for word in reversed(words):
+        left -= count_columns(word) + bool(kept)
+        if left < 0:
+            break
+        kept.insert(0, word)
+    return " ".join(kept) or fit_line("".join(words[-1:])[-width:], width)
+
+
+def find_addresses(text: str) -> list[tuple[int, int]]:
+    """Return where addresses of the web begin and end in `text`; what follows a sentence is no part of one."""
+    return [found.span() for found in _ADDRESS.finditer(text)]
 
 
 def count_columns(text: str) -> int:

@@ -4,7 +4,16 @@ import io
 
 import pytest
 
-from reasond_server.cli.terminal import choose_stream, count_columns, fit_line, make_console, sanitize, write
+from reasond_server.cli.terminal import (
+    choose_stream,
+    count_columns,
+    find_addresses,
+    fit_end_of,
+    fit_line,
+    make_console,
+    sanitize,
+    write,
+)
 
 
 class Terminal(io.StringIO):
@@ -40,6 +49,10 @@ def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
         ("a\n b", 10, "a b"),
         ("longer text", 7, "longer…"),
         ("word word", 6, "word…"),
+        ("different Refrangibility", 18, "different…"),
+        ("a Refrangibility", 10, "a Refrang…"),
+        ("one two three", 8, "one two…"),
+        ("one two three", 9, "one two…"),
         ("ab", 1, "…"),
         ("漢字漢字", 8, "漢字漢字"),
         ("漢字漢字", 7, "漢字漢…"),
@@ -50,6 +63,38 @@ def test_line_breaks_tabs_and_letters_of_all_scripts_stay() -> None:
 def test_a_line_is_cut_to_its_width(text: str, width: int, line: str) -> None:
     assert fit_line(text, width) == line
     assert count_columns(fit_line(text, width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "line"),
+    [
+        ("", 10, ""),
+        ("one two three", 9, "two three"),
+        ("one two three", 8, "three"),
+        ("one\ntwo ", 20, "one two"),
+        ("Refrangibility", 6, "ility"),
+        ("漢字 漢字", 5, "漢字"),
+    ],
+)
+def test_what_is_being_written_begins_with_a_word(text: str, width: int, line: str) -> None:
+    found = fit_end_of(text, width)
+    assert found.endswith(line)
+    assert count_columns(found) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("no address", []),
+        ("See https://a.example/x?y=1#z.", ["https://a.example/x?y=1#z"]),
+        ("(http://127.0.0.1:8001/#token=sk), then", ["http://127.0.0.1:8001/#token=sk"]),
+        ('"https://a.example" <https://b.example/c>', ["https://a.example", "https://b.example/c"]),
+        ("javascript:alert(1) file:///etc/passwd", []),
+        ("http://" * 10_000, ["http://" * 10_000]),
+    ],
+)
+def test_addresses_of_the_web_are_found_without_what_ends_a_sentence(text: str, addresses: list[str]) -> None:
+    assert [text[first:last] for first, last in find_addresses(text)] == addresses
 
 
 def test_marks_do_not_pile_up_over_the_lines_around() -> None:

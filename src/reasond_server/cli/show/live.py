@@ -11,7 +11,15 @@ import math
 import sys
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.terminal import fit_line, format_count, make_console, sanitize
+from reasond_server.cli.terminal import (
+    crop_line,
+    find_addresses,
+    fit_end_of,
+    fit_line,
+    format_count,
+    make_console,
+    sanitize,
+)
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -133,9 +141,9 @@ class LiveConsole:
     def print(self, line: str = "", *, style: str = "", is_cropped: bool = True) -> None:
         """Print a line that stays; on a terminal it is cut to the width unless `is_cropped` is False."""
         if self._is_terminal and is_cropped:
-            self._console.print(line, style=style, no_wrap=True, overflow="ellipsis")
+            self._console.print(crop_line(line, self._console.width), style=style, no_wrap=True, overflow="ellipsis")
         else:
-            self._console.print(line, style=style)
+            self._console.print(self._link(line), style=style)
         self._console.file.flush()
 
     def print_answer(self, answer: str) -> None:
@@ -186,6 +194,18 @@ class LiveConsole:
         """Show on a terminal the end of the text that is being generated."""
         self._written = (self._written + text)[-_TAIL_CHARACTERS:]
 
+    def _link(self, text: str) -> RenderableType:
+        """Return `text` with its addresses as links, which a terminal opens even where they take several rows."""
+        if not self.is_live or not (places := find_addresses(text)):
+            return text
+        from rich.style import Style  # noqa: PLC0415 - loaded only if there is a terminal
+        from rich.text import Text  # noqa: PLC0415 - see above
+
+        shown = Text(text)
+        for first, last in places:
+            shown.stylize(Style(link=text[first:last]), first, last)
+        return shown
+
     def _draw(self) -> RenderableType:
         from rich.console import Group  # noqa: PLC0415 - loaded only if there is a region
         from rich.text import Text  # noqa: PLC0415 - see above
@@ -195,7 +215,7 @@ class LiveConsole:
         shown = [line for line in (self._head, self._remark) if line[0]] if self.is_folding else []
         steps = self._steps[-max(self._console.height - _OTHER_ROWS, 1) :]
         shown += [(_INDENT + line, style) for line, style in steps]
-        now = self._written[-room:] or self._now
+        now = fit_end_of(self._written, room - _SPINNER_COLUMNS) or self._now
         if self._progress is not None:
             shown.append((_INDENT + now, "dim"))
             now = draw_bar(self._progress, width=room - _SPINNER_COLUMNS, is_ascii=self.is_ascii)

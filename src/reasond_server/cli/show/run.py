@@ -312,6 +312,10 @@ class RunLines:
             found = self.news.find(step.bounded_context)
             return fit_line(f"segment {step.bounded_context.reading.segment}: {found}", width) if found else ""
         note = self._describe_outcome(step, width)
+        if step.WhichOneof("detail") == "sample":
+            # The samples of a wave are made at the same time: each has figures of its own.
+            tokens = step.usage.input_tokens + step.usage.output_tokens
+            place = f"{place}, {tokens:,} tokens, {format_seconds(get_seconds(step.elapsed))}"
         return fit_line(f"{place}: {note}" if note else place, width)
 
     def _name_place(self, step: Iteration) -> str:
