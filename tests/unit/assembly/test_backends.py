@@ -18,6 +18,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
 from reasond_server.llm.profiles import SchemaLevel
+from reasond_server.types.usage import Price
 
 LOCAL = "http://127.0.0.1:8080/v1"
 KEY = {"OPENAI_API_KEY": "sk-one"}
@@ -191,3 +192,17 @@ def test_ranks_are_looked_for_where_tiktoken_and_we_keep_them() -> None:
         Path("/h/.cache/reasond/tiktoken"),
     )
     assert find_rank_folders({"HOME": "/h", "XDG_CACHE_HOME": "/x"}) == (Path("/x/reasond/tiktoken"),)
+
+
+def test_a_price_without_its_sister_is_refused_by_the_name_of_the_missing_one() -> None:
+    assert "llm.output_price_usd" in refusal(settings(base_url=LOCAL, input_price_usd=2.5), {})
+    assert "llm.input_price_usd" in refusal(settings(base_url=LOCAL, output_price_usd=2.5), {})
+    assert "llm.input_price_usd" in refusal(settings(base_url=LOCAL, cached_input_price_usd=2.5), {})
+
+
+def test_input_from_the_cache_costs_what_other_input_does_unless_the_operator_says_otherwise() -> None:
+    same = read_backend_options(settings(base_url=LOCAL, input_price_usd=2, output_price_usd=8), {})
+    assert same.price == Price(input_usd=2, cached_input_usd=2, output_usd=8)
+    own = settings(base_url=LOCAL, input_price_usd=2, output_price_usd=8, cached_input_price_usd=0)
+    assert read_backend_options(own, {}).price == Price(input_usd=2, cached_input_usd=0, output_usd=8)
+    assert read_backend_options(settings(base_url=LOCAL), {}).price is None

@@ -45,7 +45,7 @@ export function Turn({ view, told }) {
 // What a person must know before a call is approved: open while one waits.
 function Conversation({ said, isOpen }) {
   const count = said.history.length + said.left_out_messages;
-  return html`<details class="said" open=${isOpen}>
+  return html`<details class="said" aria-label="What was said" open=${isOpen}>
     <summary>What was said${count ? `, and ${plural(count, "message")} before` : ""}</summary>
     <${Prose} title="Instructions of the application" text=${said.system} />
     ${said.left_out_messages > 0 && html`<p class="note">${plural(said.left_out_messages, "older message")} left out here.</p>`}
