@@ -63,6 +63,7 @@ USAGE_JSON = {
     "reasoning_tokens": 20,
     "model_calls": 1,
     "source": "estimated",
+    "cost_usd": None,
 }
 COT = ChainOfThoughtMetrics(temperature=0.5, max_tokens=4096, finish_reason="stop", model="gpt-4")
 WINDOW = BoundedContextStep(
@@ -319,6 +320,10 @@ def test_an_execution_is_shown_without_its_tenant_and_with_nulls_while_it_runs()
         "usage": USAGE_JSON,
         "request_id": "mine",
         "model": "gpt-4",
+        "question": "",
+        "outcome": "",
+        "client": "",
+        "wire": "",
     }
     assert mapping.build_execution_json(execution) == shown
     ended = replace(
@@ -327,9 +332,17 @@ def test_an_execution_is_shown_without_its_tenant_and_with_nulls_while_it_runs()
         finish_reason=FinishReason.MAX_ITERATIONS,
         end_time=MOMENT + timedelta(seconds=1),
         expire_time=MOMENT + timedelta(hours=1),
+        question="How many?",
+        outcome="12",
+        client="ann",
+        wire="grpc",
     )
     assert mapping.build_execution_json(ended) == {
         **shown,
+        "question": "How many?",
+        "outcome": "12",
+        "client": "ann",
+        "wire": "grpc",
         "state": "succeeded",
         "finish_reason": "max_iterations",
         "end_time": "2026-11-21T03:04:06.678900Z",
