@@ -179,11 +179,11 @@ def _find_problems(
     except ValueError as error:
         yield Violation(field=f"{section}.base_url", description=f"is empty, and {_BASE_URL_VARIABLE} {error}")
         return
-    if (backend.input_price_usd is None) != (backend.output_price_usd is None):
-        missing = "input" if backend.input_price_usd is None else "output"
-        yield Violation(field=f"{section}.{missing}_price_usd", description="is not set, and the other price is")
-    elif backend.cached_input_price_usd is not None and backend.input_price_usd is None:
-        yield Violation(field=f"{section}.input_price_usd", description="is not set, and that of the cache is")
+    if bool(backend.input_price_usd) != bool(backend.output_price_usd):
+        missing = "output" if backend.input_price_usd else "input"
+        yield Violation(field=f"{section}.{missing}_price_usd", description="is 0, and the other price is not")
+    elif backend.cached_input_price_usd and not backend.input_price_usd:
+        yield Violation(field=f"{section}.input_price_usd", description="is 0, and that of the cache is not")
     yield from _find_key_problems(section, backend, base_url, environ)
     try:
         _find_profile(section, backend, base_url)
@@ -222,11 +222,11 @@ def _find_base_url(section: str, backend: BackendSettings, environ: Mapping[str,
 
 
 def _find_price(backend: BackendSettings) -> Price | None:
-    """Return what tokens cost; None if the operator does not say what both input and output cost."""
-    read, cached, written = backend.input_price_usd, backend.cached_input_price_usd, backend.output_price_usd
-    if read is None or written is None:
+    """Return what tokens cost; None if the operator does not say."""
+    read, written = backend.input_price_usd, backend.output_price_usd
+    if not read or not written:
         return None
-    return Price(input_usd=read, cached_input_usd=read if cached is None else cached, output_usd=written)
+    return Price(input_usd=read, cached_input_usd=backend.cached_input_price_usd or read, output_usd=written)
 
 
 def _find_profile(section: str, backend: BackendSettings, base_url: str) -> ModelProfile:

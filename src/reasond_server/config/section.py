@@ -103,23 +103,21 @@ class BackendSettings(Section):
         max_length=4096,
         description="A tokenizer.json of the model, relative to the configuration file; needs the extra tokenizers.",
     )
-    input_price_usd: float | None = Field(
-        default=None,
+    input_price_usd: float = Field(
+        default=0,
         ge=0,
         le=1_000_000,
-        description="Price of a million input tokens in US dollars; with output_price_usd, results tell the cost.",
+        description="Price of a million input tokens in US dollars; with output_price_usd, results tell the cost; 0: "
+        "nobody is told.",
     )
-    cached_input_price_usd: float | None = Field(
-        default=None,
+    cached_input_price_usd: float = Field(
+        default=0,
         ge=0,
         le=1_000_000,
-        description="Price of a million input tokens that the provider has in its cache; unset: that of the others.",
+        description="Price of a million input tokens that the provider has in its cache; 0: that of the others.",
     )
-    output_price_usd: float | None = Field(
-        default=None,
-        ge=0,
-        le=1_000_000,
-        description="Price of a million output tokens in US dollars.",
+    output_price_usd: float = Field(
+        default=0, ge=0, le=1_000_000, description="Price of a million output tokens in US dollars."
     )
     max_concurrency: int = Field(default=64, ge=1, le=10_000, description="Most calls at once; more of them wait.")
     connect_timeout_s: float = Field(

@@ -203,6 +203,6 @@ def test_a_price_without_its_sister_is_refused_by_the_name_of_the_missing_one() 
 def test_input_from_the_cache_costs_what_other_input_does_unless_the_operator_says_otherwise() -> None:
     same = read_backend_options(settings(base_url=LOCAL, input_price_usd=2, output_price_usd=8), {})
     assert same.price == Price(input_usd=2, cached_input_usd=2, output_usd=8)
-    own = settings(base_url=LOCAL, input_price_usd=2, output_price_usd=8, cached_input_price_usd=0)
-    assert read_backend_options(own, {}).price == Price(input_usd=2, cached_input_usd=0, output_usd=8)
+    own = settings(base_url=LOCAL, input_price_usd=2, output_price_usd=8, cached_input_price_usd=0.5)
+    assert read_backend_options(own, {}).price == Price(input_usd=2, cached_input_usd=0.5, output_usd=8)
     assert read_backend_options(settings(base_url=LOCAL), {}).price is None
