@@ -22,6 +22,7 @@ COMMANDS: Final = MappingProxyType(
         "turn": ("turn", "Run a turn of a conversation and watch it."),
         "repair": ("repair", "Have failing code repaired and watch it."),
         "init": ("init", "Write a config.toml for a model server."),
+        "install": ("install", "Print what Codex, Cline, Open WebUI or VS Code need to use a server."),
         "serve": ("serve", "Serve until SIGTERM or Ctrl-C."),
         "worker": ("worker", "Work for the engine of repairs until SIGTERM or Ctrl-C."),
         "demo": ("demo", "Watch an answer being found in a long book, a turn with tools, or a repair."),

@@ -1,0 +1,170 @@
+"""`reasond install`: prints, or writes, what a client of other makers needs to use a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from reasond_server.cli.options import end
+from reasond_server.cli.outcome import CommandError, ExitCode, usage_error
+from reasond_server.cli.terminal import write
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+app = typer.Typer(rich_markup_mode=None)
+
+_TOKEN: Final = "REASOND_TOKEN"  # noqa: S105 - the name of a variable, no password
+# Nothing that a shell, TOML or JSON would read otherwise.
+_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}")
+_UNSERVED: Final = (
+    "Claude Code speaks Messages alone, which this server does not serve: it has Chat Completions and Responses"
+)
+
+
+@value
+class ClientSetup:
+    """What a client needs: the text of a file with its place in the home folder, or steps for a person alone."""
+
+    text: str
+    file: str = ""
+    after: str = ""
+
+
+@app.command("install", short_help="Print what Codex, Cline, Open WebUI or VS Code need to use a server.")
+def _install(
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="codex, cline, openwebui, vscode or claude.")],
+    *,
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="Address of the server's HTTP listener.")
+    ] = "http://127.0.0.1:8001",
+    model: Annotated[str, typer.Option(metavar="NAME", help="One of the names of GET /v1/models.")] = "reasond",
+    is_written: Annotated[
+        bool, typer.Option("--write", help="Write the file, if the client has one and it is not there yet.")
+    ] = False,
+) -> None:
+    """Print what a client needs to use a server; keys are named by their variable and never printed."""
+    end(lambda: install(client, url=url, model=model, home=Path.home() if is_written else None, environ=os.environ))
+
+
+def install(client: str, *, url: str, model: str, home: Path | None, environ: Mapping[str, str]) -> ExitCode:
+    """Print what `client` needs, or write its file below `home`.
+
+    Raises:
+        CommandError: there is no such client, it cannot use this server, or its file exists.
+    """
+    if client == "claude":
+        raise CommandError(
+            _UNSERVED, remedy="Put a gateway that translates Messages in between.", code=ExitCode.BAD_REQUEST
+        )
+    if client not in _CLIENTS:
+        raise usage_error(f"{client[:80]!r} is no client that is known here", f"One of {', '.join(_CLIENTS)}.")
+    if not _ADDRESS.fullmatch(url):
+        raise usage_error(f"--url {url[:200]!r} is no address of a server", "Such as http://127.0.0.1:8001.")
+    if not _MODEL.fullmatch(model):
+        raise usage_error(f"--model {model[:200]!r} is no name of a model", "GET /v1/models lists them.")
+    base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
+    setup = _CLIENTS[client](base_url, model)
+    if home is None or not setup.file:
+        place = f"# {'~/' + setup.file}\n" if setup.file else ""
+        write(f"{place}{setup.text}")
+    else:
+        _write_file(home / setup.file, setup.text)
+    if setup.after:
+        write(f"\n{setup.after}")
+    if _TOKEN not in environ:
+        write(f"\nA key that lasts: reasond keys create; then export {_TOKEN}=... where the client runs.")
+    return ExitCode.OK
+
+
+def _write_file(path: Path, text: str) -> None:
+    """Write a file that is not there yet: what a person wrote into one is not merged by a program."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        write(text)
+        raise usage_error(f"{str(path)!r} exists and is left as it is", "Put the lines above into it.") from None
+    except OSError as error:
+        raise usage_error(f"{str(path)!r} cannot be written: {error.strerror}", "Leave out --write.") from None
+    write(f"Wrote {path}.")
+
+
+def _set_up_codex(base_url: str, model: str) -> ClientSetup:
+    """Return the configuration of Codex, which speaks Responses alone."""
+    text = f"""\
+model = {json.dumps(model)}
+model_provider = "reasond"
+
+[model_providers.reasond]
+name = "reasond"
+base_url = {json.dumps(base_url)}
+env_key = "{_TOKEN}"
+wire_api = "responses"
+"""
+    return ClientSetup(text=text, file=".codex/config.toml", after="Then: codex")
+
+
+def _set_up_cline(base_url: str, model: str) -> ClientSetup:
+    """Return what a person enters in Cline's settings, which are in no file that others may write."""
+    text = f"""\
+In Cline's settings:
+  API Provider  OpenAI Compatible
+  Base URL      {base_url}
+  API Key       the value of {_TOKEN}
+  Model ID      {model}
+"""
+    return ClientSetup(text=text)
+
+
+def _set_up_open_webui(base_url: str, model: str) -> ClientSetup:
+    """Return the variables of Open WebUI; a model for its titles and tags is a person's to choose."""
+    text = f"""\
+export OPENAI_API_BASE_URL={base_url}
+export OPENAI_API_KEY="${_TOKEN}"
+export DEFAULT_MODELS={model}
+"""
+    after = "Each message also asks for a title, tags and questions: set a cheap task model in Settings, Interface."
+    return ClientSetup(text=text, after=after)
+
+
+def _set_up_vs_code(base_url: str, model: str) -> ClientSetup:
+    """Return a provider for VS Code's chat, which keeps the key in a store of its own."""
+    provider = {
+        "name": "reasond",
+        "vendor": "customendpoint",
+        "apiType": "chat-completions",
+        "models": [
+            {
+                "id": model,
+                "name": model,
+                "url": f"{base_url}/chat/completions",
+                "toolCalling": True,
+                "vision": False,
+                "thinking": True,
+                "maxInputTokens": 100_000,
+                "maxOutputTokens": 16_000,
+            }
+        ],
+    }
+    after = (
+        "Chat: Manage Language Models, Add, Custom Endpoint: enter a name and the key there; the gear opens\n"
+        "chatLanguageModels.json, where the models above belong."
+    )
+    return ClientSetup(text=json.dumps([provider], indent=2), after=after)
+
+
+_CLIENTS: Final[Mapping[str, Callable[[str, str], ClientSetup]]] = {
+    "codex": _set_up_codex,
+    "cline": _set_up_cline,
+    "openwebui": _set_up_open_webui,
+    "vscode": _set_up_vs_code,
+}

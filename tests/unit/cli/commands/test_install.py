@@ -1,0 +1,90 @@
+"""`reasond install` prints what a client needs, in the client's own form, and never a key."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reasond_server.cli.commands.install import install
+from reasond_server.cli.outcome import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "http://127.0.0.1:8001"
+TOKEN = {"REASOND_TOKEN": "sk-secret"}
+
+
+def printed(capsys: pytest.CaptureFixture[str], client: str, *, url: str = URL, model: str = "reasond") -> str:
+    assert install(client, url=url, model=model, home=None, environ=TOKEN) is ExitCode.OK
+    out = capsys.readouterr().out
+    assert "sk-secret" not in out
+    return out
+
+
+@pytest.mark.parametrize("url", [URL, f"{URL}/", f"{URL}/v1", f"{URL}/v1/"])
+def test_codex_gets_a_provider_that_speaks_responses(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    told = tomllib.loads(printed(capsys, "codex", url=url).rpartition("\nThen:")[0])
+    assert (told["model"], told["model_provider"]) == ("reasond", "reasond")
+    assert told["model_providers"]["reasond"] == {
+        "name": "reasond",
+        "base_url": f"{URL}/v1",
+        "env_key": "REASOND_TOKEN",
+        "wire_api": "responses",
+    }
+
+
+def test_vs_code_gets_a_custom_endpoint_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    (provider,) = json.loads(printed(capsys, "vscode", model="reasond/react").rpartition("\nChat: Manage")[0])
+    assert (provider["vendor"], provider["apiType"]) == ("customendpoint", "chat-completions")
+    assert "apiKey" not in provider
+    (model,) = provider["models"]
+    assert (model["id"], model["url"]) == ("reasond/react", f"{URL}/v1/chat/completions")
+    assert model["toolCalling"] is True
+
+
+def test_open_webui_gets_variables_that_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(printed(capsys, "openwebui").partition("\nEach message")[0])
+    assert words[1::2] == [f"OPENAI_API_BASE_URL={URL}/v1", "OPENAI_API_KEY=$REASOND_TOKEN", "DEFAULT_MODELS=reasond"]
+
+
+def test_cline_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "cline")
+    assert f"Base URL      {URL}/v1" in out
+    assert "Model ID      reasond" in out
+
+
+def test_a_file_is_written_once_and_never_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install("codex", url=URL, model="reasond", home=tmp_path, environ={}) is ExitCode.OK
+    assert "reasond keys create" in capsys.readouterr().out
+    file = tmp_path / ".codex" / "config.toml"
+    assert tomllib.loads(file.read_text("utf-8"))["model_provider"] == "reasond"
+    file.write_text("mine = 1\n", "utf-8")
+    with pytest.raises(CommandError, match="is left as it is"):
+        install("codex", url=URL, model="reasond", home=tmp_path, environ={})
+    assert file.read_text("utf-8") == "mine = 1\n"
+    assert "model_provider" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("client", "url", "model", "named"),
+    [
+        ("nobody", URL, "m", "codex, cline"),
+        ("claude", URL, "m", "Messages"),
+        ("codex", "127.0.0.1:8001", "m", "--url"),
+        ("codex", "ftp://a", "m", "--url"),
+        ("codex", f"{URL}?token=x", "m", "--url"),
+        ("codex", URL, 'a"\nb', "--model"),
+        ("openwebui", URL, "$(id)", "--model"),
+        ("openwebui", "http://a;id", "m", "--url"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(client: str, url: str, model: str, named: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        install(client, url=url, model=model, home=None, environ=TOKEN)
+    assert named in f"{refused.value.message} {refused.value.remedy}"
+    assert refused.value.code is ExitCode.BAD_REQUEST
