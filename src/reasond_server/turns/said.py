@@ -18,7 +18,7 @@ _MOST_CHARACTERS: Final = 400_000
 """Of all texts together: as UTF-8 they fit into a message of 4 MiB, whatever they are."""
 
 
-class _Room:
+class _TextRoom:
     """How many characters may still be told."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ def write_conversation(start: TurnStarted, earlier: Sequence[EndedTurn]) -> Turn
     """
     if not start.message:
         return None
-    room = _Room()
+    room = _TextRoom()
     message, system = room.take(start.message), room.take(start.system)
     told = start.history or [message for turn in earlier for message in _list_messages(turn)]
     kept: list[HistoryMessage] = []
