@@ -19,7 +19,7 @@ URL = "http://127.0.0.1:8001"
 TOKEN = {"REASOND_TOKEN": "sk-secret"}
 
 
-def printed(capsys: pytest.CaptureFixture[str], client: str, *, url: str = URL, model: str = "reasond") -> str:
+def read_printed(capsys: pytest.CaptureFixture[str], client: str, *, url: str = URL, model: str = "reasond") -> str:
     assert install(client, url=url, model=model, home=None, environ=TOKEN) is ExitCode.OK
     out = capsys.readouterr().out
     assert "sk-secret" not in out
@@ -28,7 +28,7 @@ def printed(capsys: pytest.CaptureFixture[str], client: str, *, url: str = URL, 
 
 @pytest.mark.parametrize("url", [URL, f"{URL}/", f"{URL}/v1", f"{URL}/v1/"])
 def test_codex_gets_a_provider_that_speaks_responses(capsys: pytest.CaptureFixture[str], url: str) -> None:
-    told = tomllib.loads(printed(capsys, "codex", url=url).rpartition("\nThen:")[0])
+    told = tomllib.loads(read_printed(capsys, "codex", url=url).rpartition("\nThen:")[0])
     assert (told["model"], told["model_provider"]) == ("reasond", "reasond")
     assert told["model_providers"]["reasond"] == {
         "name": "reasond",
@@ -39,7 +39,7 @@ def test_codex_gets_a_provider_that_speaks_responses(capsys: pytest.CaptureFixtu
 
 
 def test_vs_code_gets_a_custom_endpoint_without_a_key(capsys: pytest.CaptureFixture[str]) -> None:
-    (provider,) = json.loads(printed(capsys, "vscode", model="reasond/react").rpartition("\nChat: Manage")[0])
+    (provider,) = json.loads(read_printed(capsys, "vscode", model="reasond/react").rpartition("\nChat: Manage")[0])
     assert (provider["vendor"], provider["apiType"]) == ("customendpoint", "chat-completions")
     assert "apiKey" not in provider
     (model,) = provider["models"]
@@ -48,12 +48,12 @@ def test_vs_code_gets_a_custom_endpoint_without_a_key(capsys: pytest.CaptureFixt
 
 
 def test_open_webui_gets_variables_that_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split(printed(capsys, "openwebui").partition("\nEach message")[0])
+    words = shlex.split(read_printed(capsys, "openwebui").partition("\nEach message")[0])
     assert words[1::2] == [f"OPENAI_API_BASE_URL={URL}/v1", "OPENAI_API_KEY=$REASOND_TOKEN", "DEFAULT_MODELS=reasond"]
 
 
 def test_cline_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    out = printed(capsys, "cline")
+    out = read_printed(capsys, "cline")
     assert f"Base URL      {URL}/v1" in out
     assert "Model ID      reasond" in out
 
