@@ -343,9 +343,10 @@ class RunLog:
         self._taken = None
         self.events.drop()
         self.last_sequence = self.events.committed
-        self._execution = _change(
+        left = _change(
             self._execution, state=ExecutionState.RUNNING, last_sequence=self.last_sequence, usage=self._usage
         )
+        self._execution = replace(left, outcome="")
         if self.error is None:
             self.error = error
         self._waiters.wake()
@@ -413,6 +414,7 @@ def _change(
         kind=known.kind,
         session_id=known.session_id,
         question=known.question,
+        outcome=known.outcome,
         client=known.client,
         wire=known.wire,
     )

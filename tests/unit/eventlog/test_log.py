@@ -46,6 +46,10 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
         kind="turn",
         wake_time=START + timedelta(seconds=3),
         session_id="s",
+        question="How many?",
+        outcome="12",
+        client="ann",
+        wire="grpc",
     )
     for field in fields(Execution):
         assert getattr(known, field.name) != field.default, f"{field.name} shows nothing here"
