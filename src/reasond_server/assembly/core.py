@@ -21,7 +21,6 @@ from reasond_server.access.permissions import (
 from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, open_memory_stores, open_stores
 from reasond_server.assembly.toolsets import build_tools
 from reasond_server.base.clock import Clock
-from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.eventlog.quotas import TenantShare
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
@@ -208,13 +207,8 @@ def assemble(
     kept_snapshots = snapshots or in_memory.snapshots
     models = _build_offered_models(settings, model, backends := backends or {})
     programs = _build_programs(settings, workshop, observer=observer)
-    schemas = SchemaCompiler()
-    kind = ReasoningKind(
-        clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models, schemas=schemas
-    )
-    turn_kind = _build_turn_kind(
-        settings, clock=clock, store=store, tools=tools, backends=backends, schemas=schemas, observer=observer
-    )
+    kind = ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
+    turn_kind = _build_turn_kind(settings, kind, store=store, tools=tools, backends=backends, observer=observer)
     repair_kind = _build_repair_kind(
         settings, clock, kept_snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
     )
@@ -317,23 +311,23 @@ def _build_programs(settings: Settings, workshop: Workshop | None, *, observer: 
 
 def _build_turn_kind(
     settings: Settings,
+    kind: ReasoningKind,
     *,
-    clock: Clock,
     store: ExecutionStore,
     tools: Tools,
     backends: Mapping[str, ChatModel],
-    schemas: SchemaCompiler,
     observer: Observer,
 ) -> TurnKind:
     return TurnKind(
-        clock=clock,
+        clock=kind.clock,
         store=store,
         tools=tools,
         policy=settings.turns,
         records_content=settings.store.record_content,
         providers=INSTALLED_PROVIDERS.load(settings.turns.context_providers),
         backends=backends,
-        schemas=schemas,
+        # Schemas of tasks and of turns are compiled one at a time together.
+        schemas=kind.schemas,
         observer=observer,
     )
 
