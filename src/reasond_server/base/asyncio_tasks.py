@@ -1,15 +1,16 @@
-"""Tasks of asyncio: ended for good, and time limits that count only while the event loop is awake."""
+"""Tasks of asyncio: ended for good, or finished for a caller that leaves; limits of the time that the loop is awake."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import Task
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Coroutine
 
+_Result = TypeVar("_Result")
 
 _SLICES: Final = 5
 
@@ -56,3 +57,18 @@ async def end_task(task: Task[Any]) -> None:
     if not task.cancelled():
         # Reading it prevents asyncio from logging it as never retrieved.
         task.exception()
+
+
+async def finish_though_cancelled(work: Coroutine[Any, Any, _Result], *, name: str) -> _Result:
+    """Return what `work` returns. If the caller is cancelled meanwhile, `work` is done to its end first."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            # The caller has left: an error that nobody asks for would be logged as one that nobody caught.
+            task.exception()
+        raise

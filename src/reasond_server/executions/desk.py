@@ -119,7 +119,7 @@ class ExecutionDesk:
         if may_return and run is not None:
             run.subscribers.expect_return()
         if keep_running:
-            await self._keep(execution)
+            await self.keep(execution)
         events = self.follower.follow(execution, after=after_sequence, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
@@ -142,12 +142,8 @@ class ExecutionDesk:
             ),
         )
 
-    async def follow(
-        self, execution: Execution, *, include_deltas: bool, keep_running: bool = False
-    ) -> AsyncGenerator[StreamEvent, None]:
+    async def follow(self, execution: Execution, *, include_deltas: bool) -> AsyncGenerator[StreamEvent, None]:
         """Yield all events of an execution that was just started or found for this caller; otherwise as `resume`."""
-        if keep_running:
-            await self._keep(execution)
         async with aclosing(self.follower.follow(execution, after=0, include_deltas=include_deltas)) as events:
             async for event in events:
                 yield event
@@ -268,8 +264,12 @@ class ExecutionDesk:
             return events
         return [*events, *await self.store.read(tenant, name, after=execution.last_sequence - 1)]
 
-    async def _keep(self, execution: Execution) -> None:
-        """Let the execution run without subscribers; nothing to do if its request asked for that already."""
+    async def keep(self, execution: Execution) -> None:
+        """Let the execution run without subscribers; nothing to do if its request asked for that already.
+
+        Raises:
+            StoreUnavailableError: the store cannot be reached.
+        """
         run = self.runner.find_live(execution.execution_id)
         if run is not None:
             if run.work.request.keep_running:

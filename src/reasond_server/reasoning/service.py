@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.access.permissions import require_strategy
+from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError
@@ -192,11 +193,14 @@ class ReasoningService:
         them twice.
         """
         options = _StartOptions(request_id=request_id, keep_running=keep_running, deadline_s=deadline_s)
-        execution = await self._start_once(caller, task, options)
+        starting = self._start_once(caller, task, options)
+        if keep_running:
+            starting = finish_though_cancelled(starting, name="start of a kept execution")
+        execution = await starting
         run = self.runner.find_live(execution.execution_id)
         if may_return and run is not None:
             run.subscribers.expect_return()
-        events = self.desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
+        events = self.desk.follow(execution, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -243,12 +247,16 @@ class ReasoningService:
         async with self.runner.request_ids.take_turn(caller.tenant, options.request_id):
             known = await self.runner.request_ids.find_known(caller.tenant, options.request_id, digest)
             if known is None:
-                return await self._start(caller, task, replace(options, digest=digest))
-            # Another caller of the same tenant may have started it.
-            require_strategy(caller, known.strategy)
-            link_rpc_to(self.runner.find_live(known.execution_id))
-            note_concerned(known.execution_id)
-            return known
+                execution = await self._start(caller, task, replace(options, digest=digest))
+            else:
+                # Another caller of the same tenant may have started it.
+                require_strategy(caller, known.strategy)
+                link_rpc_to(self.runner.find_live(known.execution_id))
+                note_concerned(known.execution_id)
+                execution = known
+            if options.keep_running:
+                await self.desk.keep(execution)
+            return execution
 
     async def _wait_for_result(self, execution: Execution) -> Result:
         """Follow an execution to its end, for a caller that may retry its request."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
 
+from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.base.clock import Clock
 from reasond_server.errors.base import show
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
@@ -410,19 +411,8 @@ class Runner:
 
     async def _wake_whole(self, tenant: str, execution_id: str, place: Place, event: LoggedEvent | None = None) -> bool:
         """Wake an execution completely, even if the caller is cancelled meanwhile: a leased execution needs a run."""
-        waking = asyncio.create_task(
-            self._recoverer.wake(tenant, execution_id, place, event), name=f"waking of {execution_id}"
-        )
-        try:
-            return await asyncio.shield(waking)
-        except asyncio.CancelledError:
-            while not waking.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([waking])
-            if not waking.cancelled():
-                # The caller has left: an error that nobody asks for would be logged as one that nobody caught.
-                waking.exception()
-            raise
+        waking = self._recoverer.wake(tenant, execution_id, place, event)
+        return await finish_though_cancelled(waking, name=f"waking of {execution_id}")
 
     def _start_unresumable(self, work: Work, place: Place) -> Execution:
         """Start a run for a caller that cannot come back for it, without waiting for any commit.

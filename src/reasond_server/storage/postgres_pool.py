@@ -176,9 +176,10 @@ def migrate_database(conninfo: str) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         driver: Any = connection.connection.driver_connection
         state = _read_state(driver)
-        if state is state.AHEAD:
+        if state in {state.EMPTY, state.BEHIND}:
+            upgrade_schema(connection)
+        else:
             require_current(state, where=describe_address(conninfo))
-        upgrade_schema(connection)
 
 
 def describe_address(conninfo: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
 """All revisions in order; this release needs the last one."""
 VERSION_TABLE: Final = "alembic_version"
 """The table in which Alembic stores the revision of a database."""
+_SERVES: Final = "_serves_"
 TABLES: Final = frozenset(
     {
         "executions",
@@ -42,17 +44,26 @@ _MAKE_VERSION_TABLE: Final = f"""CREATE TABLE IF NOT EXISTS {VERSION_TABLE} (
 _NOTE_REVISION: Final = f"INSERT INTO {VERSION_TABLE} (version_num) VALUES ('{REVISIONS[-1]}')"  # noqa: S608 - constants
 
 
+_log = logging.getLogger("reasond.store")
+
+
 class SchemaState(Enum):
-    """The schema of a database compared with that of this release."""
+    """The schema of a database compared with that of this release.
+
+    EXPANDED: a later release only added to it, so that this one can go on, as in a rolling update that is taken back.
+    """
 
     EMPTY = auto()
     BEHIND = auto()
     CURRENT = auto()
+    EXPANDED = auto()
     AHEAD = auto()
 
 
 def read_schema_state(names: Collection[str], revision: str | None) -> SchemaState:
     """Return the state of a database with tables of these names; `revision` is from its version table.
+
+    A revision names the oldest one whose release may use its schema: "0003_serves_0002".
 
     Raises:
         SettingsError: the tables belong to another program.
@@ -67,8 +78,17 @@ def read_schema_state(names: Collection[str], revision: str | None) -> SchemaSta
             remedy="Give reasond a database, or a schema, of its own in [store] url.",
         )
     if revision not in REVISIONS:
-        return SchemaState.AHEAD
+        return (
+            SchemaState.EXPANDED
+            if find_oldest_served(revision) in {one.partition(_SERVES)[0] for one in REVISIONS}
+            else SchemaState.AHEAD
+        )
     return SchemaState.CURRENT if revision == REVISIONS[-1] else SchemaState.BEHIND
+
+
+def find_oldest_served(revision: str) -> str:
+    """Return the number of the oldest revision whose release may use the schema; empty if none but its own may."""
+    return revision.partition(_SERVES)[2]
 
 
 def _list_some(names: Collection[str]) -> str:
@@ -78,7 +98,7 @@ def _list_some(names: Collection[str]) -> str:
 
 
 def require_current(state: SchemaState, *, where: str) -> None:
-    """Refuse a database whose schema is not that of this release; `where` names the database, without a password.
+    """Refuse a database whose schema this release cannot use; `where` names the database, without a password.
 
     Raises:
         SettingsError: the database is empty, behind or ahead.
@@ -88,7 +108,9 @@ def require_current(state: SchemaState, *, where: str) -> None:
             f"The database {show(where)} was migrated by a later release of reasond",
             remedy="Run that release, or restore the backup from before the migration.",
         )
-    if state is not SchemaState.CURRENT:
+    if state is SchemaState.EXPANDED:
+        _log.warning("a later release added to the schema of the store; this release goes on with it")
+    elif state is not SchemaState.CURRENT:
         what = "has no tables yet" if state is SchemaState.EMPTY else "is behind this release"
         raise SettingsError(f"The database {show(where)} {what}", remedy="Make a backup, then run `reasond migrate`.")
 

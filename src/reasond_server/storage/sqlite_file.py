@@ -296,10 +296,10 @@ def migrate_file(path: Path) -> None:
             _prepare_writer(connection)
             if state is SchemaState.EMPTY:
                 _make_tables(connection)
-            elif state is not SchemaState.CURRENT:
-                if state is SchemaState.AHEAD:
-                    require_current(state, where=str(path))
+            elif state is SchemaState.BEHIND:
                 _upgrade(connection)
+            else:
+                require_current(state, where=str(path))
     finally:
         os.close(lock)
 

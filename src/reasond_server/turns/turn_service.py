@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import ADMIN, TOOLS
+from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import InvalidRequestError
@@ -274,7 +275,10 @@ class TurnService:
     ) -> TurnCursor:
         """Return where the events begin that `source` asks for, after it has taken effect."""
         if isinstance(source, TurnStart):
-            execution = await self._start_once(caller, source, request_id)
+            starting = self._start_once(caller, source, request_id)
+            if request_id:
+                starting = finish_though_cancelled(starting, name="start of a turn")
+            execution = await starting
             return TurnCursor(turn_id=execution.execution_id)
         if isinstance(source, TurnReentry):
             after = await self._reentries.take(caller, source)

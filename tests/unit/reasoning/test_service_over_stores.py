@@ -37,6 +37,7 @@ from reasond_server.types import (
     Result,
     Task,
 )
+from reasond_server.types.turns import TurnStart
 from tests.unit.runs.conftest import in_virtual_time, passed_s
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
@@ -401,3 +402,52 @@ async def test_an_execution_whose_end_is_damaged_is_an_internal_error() -> None:
     await core.runner.stop()
     with pytest.raises(InternalError, match="no JSON"):
         await read_view(core.reasoning.desk, ALICE, view.execution.execution_id)
+
+
+class SlowLookups(SlowCommits):
+    """A store that signals when a request id is looked up, and waits for the test before it answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate.set()
+        self.asked, self.found = asyncio.Event(), asyncio.Event()
+
+    async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
+        self.asked.set()
+        await self.found.wait()
+        return await super().find_claim(tenant, request_id)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_who_leaves_while_the_request_id_is_looked_up_still_gets_the_run_that_shall_be_kept(
+    registry: StrategyRegistry,
+    is_kept: bool,  # noqa: FBT001 - a case, given by name
+) -> None:
+    store = SlowLookups()
+    core = core_with(store, registry, "kept")
+    events = core.reasoning.stream(ALICE, Task(query="why?", strategy="quick"), request_id="r1", keep_running=is_kept)
+    call = asyncio.ensure_future(anext(events))
+    await store.asked.wait()
+    call.cancel()
+    store.found.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    claim = await store.find_claim("acme", "r1")
+    assert (claim is not None) is is_kept
+    if claim is not None:
+        told = [event.event async for event in core.reasoning.desk.resume(ALICE, claim.execution_id, after_sequence=0)]
+        assert isinstance(told[-1], Result)
+        assert told[-1].finish_reason is FinishReason.ANSWERED
+
+
+async def test_a_turn_whose_caller_leaves_while_its_request_id_is_looked_up_begins(registry: StrategyRegistry) -> None:
+    store = SlowLookups()
+    core = core_with(store, registry, "done")
+    events = core.turns.stream(ALICE, TurnStart(message="why?"), request_id="r1")
+    call = asyncio.ensure_future(anext(events))
+    await store.asked.wait()
+    call.cancel()
+    store.found.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await store.find_claim("acme", "r1") is not None

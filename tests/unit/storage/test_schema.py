@@ -3,9 +3,13 @@
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -15,11 +19,14 @@ from alembic.script import ScriptDirectory
 from reasond_server.assembly.stores import StoreOptions, examine_stores, migrate_stores, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.limits import StoreUnavailableError
+from reasond_server.eventlog.store import Lease
 from reasond_server.storage import migration_runner, revisions
 from reasond_server.storage.migration_runner import upgrade_schema
+from reasond_server.storage.migrations.versions import IN_ORDER
 from reasond_server.storage.postgres_pool import read_database_state
 from reasond_server.storage.revisions import REVISIONS, SchemaState, require_current
 from reasond_server.storage.sqlite_file import SqliteFile, read_file_state
+from reasond_server.types import ExecutionState
 from tests.unit.eventlog.stored.conftest import Time
 
 EXECUTION = (
@@ -30,7 +37,7 @@ EXECUTION = (
 
 LATER = """from reasond_server.storage.migration_runner import run_statements
 
-revision = "later"
+revision = "later_serves_{}"
 down_revision = "{}"
 
 
@@ -50,9 +57,9 @@ def become_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     def become() -> None:
         folder = tmp_path / "migrations"
         shutil.copytree(migration_runner.MIGRATIONS, folder)
-        (folder / "versions" / "later.py").write_text(LATER.format(REVISIONS[-1]), encoding="utf-8")
+        (folder / "versions" / "later.py").write_text(LATER.format(REVISIONS[-1], REVISIONS[-1]), encoding="utf-8")
         monkeypatch.setattr(migration_runner, "MIGRATIONS", folder)
-        monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, "later"))
+        monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, f"later_serves_{REVISIONS[-1]}"))
 
     return become
 
@@ -93,6 +100,71 @@ def test_an_upgrade_keeps_the_data(engine: sa.Engine, become_later: Callable[[],
         rows = connection.exec_driver_sql("SELECT kind, wake_time, color FROM executions").all()
         assert rows == [("reasoning", None, "red"), ("reasoning", None, "red")]
     assert state_of(engine) is SchemaState.CURRENT
+
+
+async def test_the_release_before_reads_and_writes_what_a_later_one_migrated(
+    engine: sa.Engine,
+    become_later: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    become_later()
+    with engine.begin() as connection:
+        upgrade_schema(connection)
+        connection.exec_driver_sql(EXECUTION.replace("'{}'", f"'{BODY}'"))
+    monkeypatch.undo()
+    assert state_of(engine) is SchemaState.EXPANDED
+    url = engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=False)
+    time = Time()
+    options = StoreOptions(
+        url=url, data_dir="", now=time.now, monotonic=time.monotonic, max_executions=9, max_bytes=10**6, max_agents=1
+    )
+    assert "has the schema" in migrate_stores(url=url, data_dir="")
+    stores = await open_stores(options)
+    try:
+        first = await stores.executions.find("acme", "e1")
+        made = replace(first, execution_id="e2", state=ExecutionState.RUNNING, last_sequence=0)
+        await stores.executions.create(made, digest="", plan="", lease=Lease(owner="o", seconds=15.0))
+        assert (await stores.executions.find("acme", "e2")).model == "m"
+    finally:
+        await stores.aclose()
+    assert state_of(engine) is SchemaState.EXPANDED
+    assert "a later release added to the schema of the store" in caplog.text
+
+
+_ADDS: Final = re.compile(
+    r"CREATE (TABLE|INDEX)|INSERT|UPDATE|ALTER TABLE \w+ ADD COLUMN (?!((?!DEFAULT).)*NOT NULL((?!DEFAULT).)*$)",
+    re.DOTALL,
+)
+
+
+def find_revisions_without_a_way_back(modules: Sequence[Any]) -> list[str]:
+    """Return the revisions whose schema the release before cannot use, or that do not say that it can."""
+    found = []
+    for before, module in pairwise(modules):
+        served = revisions.find_oldest_served(module.revision)
+        if served != before.revision.partition("_")[0] or not all(map(_ADDS.match, module.STATEMENTS)):
+            found.append(module.revision)
+    return found
+
+
+def test_the_release_before_each_revision_can_use_its_schema() -> None:
+    def later(name: str, *statements: str) -> Any:
+        return SimpleNamespace(revision=name, STATEMENTS=statements)
+
+    first, column = IN_ORDER[0], "ALTER TABLE agents ADD COLUMN color TEXT"
+    assert find_revisions_without_a_way_back(IN_ORDER) == []
+    assert (
+        find_revisions_without_a_way_back([first, later("0002_serves_0001", column, "CREATE TABLE a (b TEXT)")]) == []
+    )
+    for bad in (
+        later("0002", column),
+        later("0002_serves_0009", column),
+        later("0002_serves_0001", "DROP TABLE agents"),
+        later("0002_serves_0001", f"{column} NOT NULL"),
+        later("0002_serves_0001", "CREATE UNIQUE INDEX a ON agents (body)"),
+    ):
+        assert find_revisions_without_a_way_back([first, bad]) == [bad.revision]
 
 
 def test_a_migration_that_fails_changes_nothing(engine: sa.Engine, become_later: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import may_use_commands
+from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.repairs import SandboxUnavailableError
@@ -298,8 +299,10 @@ class RepairService:
             )
         else:
             options = _RepairOptions(request_id=request_id, keep_running=keep_running)
-            execution = await self._start_once(caller, source, options)
-            events = self._desk.follow(execution, include_deltas=include_deltas, keep_running=keep_running)
+            starting = self._start_once(caller, source, options)
+            if keep_running:
+                starting = finish_though_cancelled(starting, name="start of a kept repair")
+            events = self._desk.follow(await starting, include_deltas=include_deltas)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -364,10 +367,14 @@ class RepairService:
         async with ids.take_turn(caller.tenant, options.request_id):
             known = await ids.find_known(caller.tenant, options.request_id, digest)
             if known is None:
-                return await self._start(caller, task, parameters, options, digest)
-            link_rpc_to(self._runner.find_live(known.execution_id))
-            note_concerned(known.execution_id)
-            return known
+                execution = await self._start(caller, task, parameters, options, digest)
+            else:
+                link_rpc_to(self._runner.find_live(known.execution_id))
+                note_concerned(known.execution_id)
+                execution = known
+            if options.keep_running:
+                await self._desk.keep(execution)
+            return execution
 
     async def _start(
         self, caller: Principal, task: RepairTask, parameters: RepairParameters, options: _RepairOptions, digest: str
