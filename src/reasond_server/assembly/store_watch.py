@@ -33,6 +33,7 @@ class StoreWatch:
         self._stores = stores
         self._set_usable = set_usable
         self._is_in_place = True
+        self._is_answering = True
         self._is_full = False
         self.facts: StoreFacts = UNSEEN_STORE
 
@@ -47,14 +48,22 @@ class StoreWatch:
                 await self._measure()
 
     async def _measure(self) -> None:
-        fill = self.facts.fill
+        fill, was_answering = self.facts.fill, self._is_answering
         try:
             await self._stores.clock.keep()
             fill = await self._stores.executions.room.read_fill()
+            self._is_answering = True
         except ReasondError as error:
-            _log.debug("the store could not be looked at: %s", error.message)
+            self._is_answering = False
+            if was_answering:
+                _log.error("the store cannot be read and written; not ready: %s", error.full_message)
         except Exception:  # noqa: BLE001 - the task has no caller that could handle it
-            _log.exception("the store could not be looked at")
+            self._is_answering = False
+            _log.exception("the store could not be looked at; not ready")
+        if self._is_answering is not was_answering:
+            if self._is_answering:
+                _log.info("the store answers again")
+            self._report()
         self.facts = StoreFacts(fill=fill, clock_jump_s=self._stores.clock.jump_s)
         is_full = fill >= (_ROOM_AGAIN if self._is_full else _FULL)
         if is_full is not self._is_full:
@@ -65,7 +74,7 @@ class StoreWatch:
             self._report()
 
     def _report(self) -> None:
-        self._set_usable(self._is_in_place and not self._is_full)
+        self._set_usable(self._is_in_place and self._is_answering and not self._is_full)
 
     async def _look_at_files(self) -> None:
         is_in_place = self._stores.is_in_place()

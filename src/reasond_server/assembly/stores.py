@@ -223,7 +223,7 @@ async def _open_sqlite_stores(options: StoreOptions) -> Stores:
         await file.aclose()
         raise
     stores = _build_stores(options, executions, transactions, clock, place=f"SQLite, {path}")
-    return replace(stores, is_in_place=lambda: file.is_in_place)
+    return replace(stores, is_in_place=lambda: file.is_in_place and not file.find_foreign_log())
 
 
 async def _open_postgres_stores(options: StoreOptions) -> Stores:

@@ -10,6 +10,7 @@ import os
 import queue
 import shutil
 import sqlite3
+import struct
 import sys
 import threading
 from contextlib import closing, contextmanager, suppress
@@ -42,6 +43,10 @@ _READER_CACHE_KIB: Final = 256
 _CHECKED_BYTES: Final = 64 * 2**20
 # The file, its write-ahead log and the index of that; SQLite keeps all three open.
 _OPEN_SUFFIXES: Final = ("", "-wal", "-shm")
+# Of the index: the size of pages, the last frame and its checksum. Of a frame: its checksum.
+_INDEX_HEAD: Final = struct.Struct("=14xHI4xII")
+_LOG_HEAD_BYTES: Final = 32
+_FRAME_HEAD: Final = struct.Struct(">16xII")
 # Only on Linux are `flock` locks independent of SQLite's locks on the same file; elsewhere a separate file is locked.
 _LOCKED_SUFFIX: Final = "" if sys.platform == "linux" else ".lock"
 _KEEP_IT: Final = "Keep the file: nothing says that it is damaged."
@@ -88,6 +93,8 @@ class SqliteFile:
         self._is_cut = False
         self._max_bytes = max_file_bytes
         self._lock = lock
+        # Open as long as SQLite has it: to close any descriptor of a file gives up the locks that SQLite holds on it.
+        self._index = os.open(self._paths[2], os.O_RDONLY | os.O_CLOEXEC)
         self._writer = writer
         self._new_reader = new_reader
         self._writing = _Threads(1, "sqlite-writer")
@@ -118,6 +125,14 @@ class SqliteFile:
         is_whole = all(found >= before for (_, found), before in zip(looks, sizes, strict=True))
         # Where the writer was at work meanwhile, it has looked itself.
         return is_whole or self._sizes is not sizes
+
+    def find_foreign_log(self) -> bool:
+        """Return whether another write-ahead log was written over ours; if so, nothing is written any more.
+
+        SQLite itself would read pages of the other log as if they were its own, and move them into the file.
+        """
+        self._is_cut = self._is_cut or not _is_log_of_index(self._paths[1], self._index)
+        return self._is_cut
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
         """Run `job` in its own transaction; call `then` on the event loop after the commit.
@@ -217,6 +232,7 @@ class SqliteFile:
         while not self._readers.empty():
             self._readers.get_nowait().close()
         self._writer.close()
+        os.close(self._index)
         os.close(self._lock)
 
 
@@ -428,6 +444,23 @@ def _look_at(path: str) -> tuple[tuple[int, int] | None, int]:
     except OSError:
         return None, 0
     return (found.st_dev, found.st_ino), found.st_size
+
+
+def _is_log_of_index(path: str, index: int) -> bool:
+    """Return whether the last frame that the open `index` knows has the checksum in the log that it notes for it.
+
+    Source: sqlite.org/walformat.html, section 2.1 (the index), and fileformat2.html, section 4.1 (the log).
+    """
+    with suppress(OSError, struct.error), open(path, "rb") as log:  # noqa: PTH123 - see `SqliteFile._paths`
+        head = os.pread(index, _INDEX_HEAD.size, 0)
+        page, last, *noted = _INDEX_HEAD.unpack(head)
+        if last:
+            log.seek(_LOG_HEAD_BYTES + (last - 1) * (_FRAME_HEAD.size + (page & 0xFE00) + ((page & 1) << 16)))
+            found = [*_FRAME_HEAD.unpack(log.read(_FRAME_HEAD.size))]
+            # Where the writer was at work meanwhile, the next look compares.
+            return found == noted or os.pread(index, _INDEX_HEAD.size, 0) != head
+    # A log that is gone or too short is noticed by `is_in_place`.
+    return True
 
 
 def _build_absence() -> StoreUnavailableError:

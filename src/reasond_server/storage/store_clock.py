@@ -166,8 +166,8 @@ async def open_clock(
     async def keep(seen_s: float) -> None:
         nonlocal noted_at_s
         if elapsed() - noted_at_s >= _NOTED_EVERY_S:
-            noted_at_s = elapsed()
             await transactions.change(lambda: note(seen_s))
+            noted_at_s = elapsed()
         if now is None:
             await ask_database()
 

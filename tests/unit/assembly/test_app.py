@@ -96,6 +96,25 @@ async def test_a_server_whose_write_ahead_log_is_deleted_is_not_ready_and_saves_
         await server.stop()
 
 
+async def test_a_server_whose_store_refuses_to_be_written_is_not_ready_and_says_so_until_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "reasond.db"
+    server = server_with(STORE__URL=f"sqlite:///{file}")
+    listening = await server.start()
+    try:
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("ALTER TABLE store_clock RENAME TO gone")
+            await wait_for_health(listening)
+            assert await http_status(listening, "/readyz") == 503
+            assert "the store cannot be read and written; not ready" in caplog.text
+            other.execute("ALTER TABLE gone RENAME TO store_clock")
+            await wait_for_health(listening, is_serving=True)
+            assert await http_status(listening, "/readyz") == 200
+    finally:
+        await server.stop()
+
+
 def _holds(file: Path, copy: Path, execution_id: str) -> bool:
     copy.write_bytes(file.read_bytes())
     with closing(sqlite3.connect(copy)) as connection:

@@ -199,6 +199,33 @@ async def test_a_write_ahead_log_or_index_that_was_deleted_or_replaced_is_notice
         await file.aclose()
 
 
+async def test_a_write_ahead_log_with_the_bytes_of_another_one_of_its_size_is_noticed_and_moved_nowhere(
+    tmp_path: Path,
+) -> None:
+    path, log = tmp_path / "reasond.db", tmp_path / "reasond.db-wal"
+    file = await SqliteFile.open(path)
+    try:
+        assert not file.find_foreign_log()
+        await file.write(fill, then=lambda _: None)
+        assert not file.find_foreign_log()
+        await file.erase()
+        assert not file.find_foreign_log()
+        await file.write(lambda connection: connection.execute("DELETE FROM forgotten"), then=lambda _: None)
+        assert not file.find_foreign_log()
+        own, before = log.read_bytes(), path.read_bytes()
+        log.write_bytes(bytes(len(own)))
+        assert file.is_in_place
+        assert file.find_foreign_log()
+        log.write_bytes(own)
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
+            await file.write(fill, then=lambda _: None)
+        with pytest.raises(StoreUnavailableError, match="was deleted, replaced or cut"):
+            await file.erase()
+        assert path.read_bytes() == before
+    finally:
+        await file.aclose()
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("kept_bytes", [0, 4096])
 async def test_a_file_that_was_cut_in_its_place_is_not_written_any_more(

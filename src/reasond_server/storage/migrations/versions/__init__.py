@@ -2,7 +2,7 @@
 
 Alembic runs the revisions that a database lacks. A new SQLite file is made by the same `STATEMENTS`, without Alembic.
 Times are seconds since 1970. To add a revision, write its module and append it to `IN_ORDER`.
-A revision is called `NNNN_serves_MMMM`: all releases since the one that made MMMM read and write its schema, so it only adds.
+A revision is called `NNNN_serves_MMMM`: releases since that of MMMM read and write its schema, so that it only adds.
 """
 
 from __future__ import annotations
