@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import ReasondError
+from reasond_server.protocols.conversations import find_question
 from reasond_server.types import Task
-from reasond_server.types.turns import HandedOff, TurnResult, TurnStart
+from reasond_server.types.turns import HandedOff, TurnReentry, TurnResult, TurnStart
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.access.permissions import Operation
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
-    from reasond_server.types import Principal, StreamEvent
+    from reasond_server.types import HistoryMessage, Principal, StreamEvent
+    from reasond_server.types.turns import TurnStarted
 
 
 class AskedRuns:
@@ -69,6 +71,17 @@ class AskedRuns:
                 await asyncio.shield(self._turns.cancel(caller, last.execution_id))
             raise
 
+    async def find_unused_changes(self, caller: Principal, asked: Asked, execution_id: str) -> Sequence[str]:
+        """Return warnings for what a re-entry of this turn says otherwise than its start did, and so in vain.
+
+        Raises:
+            ReasondError: the turn cannot be read.
+        """
+        if asked.instead is None or not isinstance(asked.source, TurnReentry) or asked.source.turn_id != execution_id:
+            return ()
+        started = await self._turns.read_start(caller, execution_id)
+        return () if started is None else _describe_unused_changes(started, asked.instead)
+
     async def _follow_leg(
         self, caller: Principal, asked: Asked, *, include_deltas: bool
     ) -> AsyncGenerator[StreamEvent, None]:
@@ -90,3 +103,26 @@ class AskedRuns:
         async with aclosing(events):
             async for event in events:
                 yield event
+
+
+def _describe_unused_changes(started: TurnStarted, asked: TurnStart) -> Sequence[str]:
+    """Return the warnings; the history of `asked` is the whole conversation, up to the results that are handed in."""
+    changed = []
+    if {tool.name: tool for tool in started.client_tools} != {tool.name: tool for tool in asked.client_tools}:
+        changed.append("tools")
+    if started.system != asked.system:
+        changed.append("system message")
+    began = _list_texts(started.history), started.message
+    # A long question is kept as two messages.
+    asked_before = (find_question(asked.history[:most]) for most in (len(started.history) + 1, len(started.history)))
+    if not any(one is not None and (_list_texts(one.history), one.query) == began for one in asked_before):
+        changed.append("earlier messages")
+    return [
+        f"The {name} of this request are others than those of the request that began the turn, which goes on with "
+        "those: start a new turn, without its tool calls, to change them."
+        for name in changed
+    ]
+
+
+def _list_texts(history: Sequence[HistoryMessage]) -> list[tuple[str, ...]]:
+    return [(message.role, *message.list_texts()) for message in history]

@@ -189,6 +189,10 @@ class TurnService:
             told = await asyncio.to_thread(write_conversation, progress.start, earlier)
         return TurnView(turn=view_turn(execution, progress), result=progress.result, conversation=told)
 
+    async def read_start(self, caller: Principal, turn_id: str) -> TurnStarted | None:
+        """Return the first event of a turn. Raises as `get`."""
+        return (await self._read(caller, turn_id))[1].start
+
     async def list(
         self, caller: Principal, *, session_id: str = "", page_size: int = 0, page_token: str = ""
     ) -> TurnPage:

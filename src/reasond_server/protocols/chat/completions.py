@@ -59,6 +59,7 @@ class Completions:
         asked = read_chat(params, self._catalogue)
         writer = CompletionWriter()
         created = await self._work(caller, asked, writer)
+        unused = await self._runs.find_unused_changes(caller, asked, writer.execution_id)
         kept, cut = keep_reasoning(writer.texts)
         reasoning, calls = BETWEEN.join(kept), writer.list_calls()
         message: dict[str, Any] = {
@@ -73,7 +74,7 @@ class Completions:
             **describe_completion(writer.execution_id, created, params.model, kind="chat.completion"),
             "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": writer.finish}],
             "usage": build_usage_json(writer.usage),
-            "reasond": writer.describe((*asked.warnings, *cut)),
+            "reasond": writer.describe((*asked.warnings, *unused, *cut)),
         }
 
     async def _work(self, caller: Principal, asked: Asked, writer: CompletionWriter) -> datetime:
@@ -118,7 +119,8 @@ class Completions:
             yield frames.choose({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]})
         if writer.content:
             yield frames.choose({"content": writer.content})
-        yield frames.choose({}, writer.finish, reasond=writer.describe(asked.warnings))
+        unused = await self._runs.find_unused_changes(caller, asked, writer.execution_id)
+        yield frames.choose({}, writer.finish, reasond=writer.describe((*asked.warnings, *unused)))
         if usage := frames.tell_usage(writer.usage):
             yield usage
         yield DONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -81,6 +81,34 @@ async def test_a_hand_off_is_an_answer_with_calls_and_their_results_go_on_with_t
     spent = [body["usage"]["total_tokens"] for body in (first, second)]
     assert all(spent)
     assert [body["reasond"]["model_calls"] for body in (first, second)] == [1, 1]
+
+
+CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "": {},
+    "tools": {"tools": [{**FILE_TOOL, "function": {**FILE_TOOL["function"], "description": "Opens any file."}}]},
+    "system message": {"said": {"role": "system", "content": "You are vague."}},
+    "earlier messages": {"said": {"role": "user", "content": "Read c.txt."}},
+}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("changed", CHANGES)
+async def test_what_the_results_of_a_turn_change_in_vain_is_told(changed: str, *, is_streamed: bool) -> None:
+    said, tools = CHANGES[changed].get("said"), CHANGES[changed].get("tools", [FILE_TOOL])
+    before = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello!"}]
+    asked = [ASKED[0], *before, ASKED[1]]
+    async with serve_chats(model_of(calling("a.txt"), "It says 42.")) as site:
+        first = await ask(site, asked)
+        again = [said if said is not None and said["role"] == one["role"] else one for one in asked]
+        messages = [*again, *settle(first["choices"][0]["message"], "42")[len(ASKED) :]]
+        if is_streamed:
+            told = chunks_of(await site.stream(messages=messages, tools=tools))[-1]["reasond"]
+        else:
+            told = (await site.ask(messages=messages, tools=tools)).json()["reasond"]
+    assert told["execution_id"] == first["reasond"]["execution_id"]
+    assert [text.partition(" of this request")[0] for text in told["warnings"]] == (
+        [f"The {changed}"] if changed else []
+    )
 
 
 async def test_a_stream_tells_calls_and_the_answer_as_the_clients_read_them() -> None:
