@@ -1,13 +1,17 @@
 """Two runners on one store: the second resumes or ends the executions that the first left."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.limits import DrainingError
 from reasond_server.runs.run import Subscribers
+from reasond_server.storage.transactions import Job
 from reasond_server.types import (
     Execution,
     ExecutionStarted,
@@ -18,7 +22,7 @@ from reasond_server.types import (
     StreamEvent,
     TextDelta,
 )
-from tests.unit.runs.conftest import EchoModel, Script, Scripted
+from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 from tests.unit.runs.servers import (
     LIMITS,
     Replayable,
@@ -386,3 +390,53 @@ async def test_a_run_whose_event_loop_ends_without_a_stop_goes_on_elsewhere(serv
     result, other, _ = await recover_run(servers, execution)
     assert (result.answer, result.finish_reason) == ("one two six", FinishReason.ANSWERED)
     assert other.calls == 2
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def stored(
+    request: pytest.FixtureRequest, servers: Servers, time: ManualClock, tmp_path: Path
+) -> AsyncGenerator[Callable[[], Awaitable[None]], None]:
+    """A database behind the servers; the function ends the leases of processes that died."""
+    url = f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    stores = await open_stores(
+        StoreOptions(
+            url=url,
+            data_dir="",
+            now=time.now,
+            monotonic=time.monotonic,
+            max_executions=100,
+            max_bytes=10**7,
+            max_agents=1,
+        )
+    )
+    servers.store = stores.executions
+
+    def expire() -> Job[None]:
+        yield "UPDATE executions SET lease_until = :past WHERE state = 'running'", {"past": 0.0}
+
+    async def expire_leases() -> None:
+        assert stores.transactions is not None
+        await stores.transactions.change(expire)
+
+    yield expire_leases
+    for runner in servers.runners:
+        await runner.stop()
+    await stores.aclose()
+
+
+async def test_a_run_that_ended_two_processes_ends_as_failed_on_a_database_too(
+    servers: Servers, model: EchoModel, stored: Callable[[], Awaitable[None]]
+) -> None:
+    servers.strategy = Replayable(Script(words=("one", "two", "six")))
+    execution = await held_after(servers, (first := servers.server(model)), model, 2)
+    await servers.die(first)
+    for _ in range(2):
+        await stored()
+        await take_over_and_die(servers, execution)
+    await stored()
+    result, other, log = await recover_run(servers, execution)
+    assert result.error is not None
+    assert (result.finish_reason, result.error.reason) == (FinishReason.FAILED, "NOT_RESUMABLE")
+    assert [type(event) for event in log] == [ExecutionStarted, *[Iteration] * 2, Result]
+    assert other.calls == 0
+    assert (await servers.store.find("acme", execution.execution_id)).state is ExecutionState.FAILED
