@@ -22,7 +22,6 @@ from reasond_server.types import (
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 
 if TYPE_CHECKING:
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.telemetry.spans import Tracing
 
 Assign = Callable[..., ReasoningWork]
@@ -50,9 +49,7 @@ class Servers:
 
     def __init__(self, time: ManualClock, assign: Assign) -> None:
         self.time = time
-        self.store: ExecutionStore = SharedStore(
-            max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic
-        )
+        self.store = SharedStore(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.strategy: ReasoningStrategy[StrategyConfig] | None = Replayable(Script())
         self.runners: list[Runner] = []
         self.tracing: Tracing | None = None

@@ -409,7 +409,7 @@ async def stored(
             max_agents=1,
         )
     )
-    servers.store = stores.executions
+    servers.store = stores.executions  # type: ignore[assignment]  # a store of another class, with the same port
 
     def expire() -> Job[None]:
         yield "UPDATE executions SET lease_until = :past WHERE state = 'running'", {"past": 0.0}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.unit.protocols.chat.chatting import ChatSite
 
-FILE_TOOL = {
+FILE_TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "function": {
         "name": "open_file",
