@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reasond_server.cli.commands.keys import KeyRequest, create
 from tests.engines.served import serving
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, event, upstream, usage
 from tests.openai_clients.client_environments import find_codex
@@ -89,7 +90,7 @@ async def forward(servers: list[Served], reader: asyncio.StreamReader, writer: a
 
 
 async def test_codex_ends_its_task_although_the_server_that_it_speaks_to_is_killed(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codex = await asyncio.to_thread(find_codex)
     task = Task(file=tmp_path / "steps.txt")
@@ -98,12 +99,16 @@ async def test_codex_ends_its_task_although_the_server_that_it_speaks_to_is_kill
     async with upstream(task.answer) as model, AsyncExitStack() as stack:
         environ = {
             "OPENAI_API_KEY": "none",
+            "REASOND_CONFIG": "/dev/null",
+            "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json"),
             "REASOND__STORE__URL": postgres_url,
             "REASOND__STORE__LEASE_S": "3",
             "REASOND__LLM__PROVIDER": "openai",
             "REASOND__LLM__BASE_URL": model.address,
             "REASOND__LLM__MODEL": "fake",
         }
+        create(KeyRequest(subject="codex", permissions=("admin",)), config=None, environ=environ)
+        key = capsys.readouterr().out.strip()
         servers = [await stack.enter_async_context(serving(tmp_path, f"server{n}", environ)) for n in range(2)]
         door = await asyncio.start_server(lambda *ends: forward(servers, *ends), "127.0.0.1", 0)
         port = door.sockets[0].getsockname()[1]
@@ -111,7 +116,7 @@ async def test_codex_ends_its_task_although_the_server_that_it_speaks_to_is_kill
         process = await asyncio.create_subprocess_exec(
             *(*codex, "exec", "--skip-git-repo-check", "Do the task."),
             cwd=tmp_path,
-            env={**os.environ, "CODEX_HOME": str(home), "REASOND_TOKEN": servers[0].token},
+            env={**os.environ, "CODEX_HOME": str(home), "REASOND_TOKEN": key},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
