@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from html import escape
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING, Final
 
@@ -152,6 +153,19 @@ _PLAIN: Final = f"--- {PATH}\n+++ {PATH}\n"
 _DATED: Final = f"--- {PATH}\t2024-01-01 10:00\n+++ {PATH}\t2024-01-02 10:00\n"
 _GIT: Final = f"diff --git a/{PATH} b/{PATH}\nindex 1111..2222 100644\n--- a/{PATH}\n+++ b/{PATH}\n"
 
+
+def _tool_call(arguments: object) -> str:
+    return f"<tool_call>\n{json.dumps({'name': 'edit_file', 'arguments': arguments})}\n</tool_call>"
+
+
+def _tag(name: str, text: str) -> str:
+    return f"<{name}>\n{text}</{name}>"
+
+
+def _number(text: str) -> str:
+    return "".join(f"{number:4d} | {line}" for number, line in enumerate(text.splitlines(keepends=True), start=1))
+
+
 FORMS: Final[Mapping[str, Callable[[Program], str]]] = {
     "block": lambda p: f"{PATH}\n{_block(p)}",
     "block in a fence": lambda p: f"The fault is here.\n\n```python\n{PATH}\n{_block(p)}```\n",
@@ -235,6 +249,28 @@ FORMS: Final[Mapping[str, Callable[[Program], str]]] = {
     "candidates": lambda p: f"Candidate 1:\n{PATH}\n{_block(p)}\nCandidate 2:\n{PATH}\n{_block(p, new=_WRONG)}",
     "second candidate": lambda p: f"Candidate 1:\nI do not know.\n\nCandidate 2:\n{PATH}\n{_block(p)}",
     "after its reasoning": lambda p: f"<think>\nPerhaps\n{PATH}\n{_block(p, new=_WRONG)}</think>\n{PATH}\n{_block(p)}",
+    "tool call": lambda p: _tool_call({"path": PATH, "old_string": p.old, "new_string": p.new}),
+    "tool call, arguments as text": lambda p: _tool_call(_json(p)),
+    "tags": lambda p: f"<edit>\n<path>{PATH}</path>\n{_tag('search', p.old)}\n{_tag('replace', p.new)}\n</edit>",
+    "tags, old and new": lambda p: f"<file>{PATH}</file>\n{_tag('old', p.old)}\n{_tag('new', p.new)}",
+    "tags without path": lambda p: f"{_tag('search', p.old)}\n{_tag('replace', p.new)}",
+    "tags of a tool": lambda p: f"<write_to_file>\n<path>{PATH}</path>\n{_tag('content', p.good)}\n</write_to_file>",
+    "tag of a file": lambda p: f'<file path="{PATH}">\n{p.good}</file>',
+    "tag of a file around a fence": lambda p: f'<file path="{PATH}">\n```python\n{p.good}```\n</file>',
+    "block in tags": lambda p: f"<path>{PATH}</path>\n<diff>\n{_block(p)}</diff>",
+    "block, place of its lines": lambda p: f"{PATH}\n{_block(p, old=f':start_line:3{chr(10)}-------{chr(10)}{p.old}')}",
+    "block, quoted": lambda p: indent(f"{PATH}\n{_block(p)}", "> ", lambda _: True),
+    "block, marks as entities": lambda p: f"{PATH}\n{escape(_block(p), quote=False)}",
+    "block, numbered lines": lambda p: f"{PATH}\n{_block(p, old=_number(p.old), new=_number(p.new))}",
+    "block, then the whole file": lambda p: f"{PATH}\n{_block(p)}\nAs a whole:\n\n```python {PATH}\n{p.good}```",
+    "block, told twice": lambda p: f"{PATH}\n{_block(p)}\nTo sum up:\n\n{PATH}\n{_block(p)}",
+    "block, SEARCH: and REPLACE:": lambda p: f"{PATH}\nSEARCH:\n```python\n{p.old}```\nREPLACE:\n```python\n{p.new}```",
+    "lines, Original and Fixed": lambda p: f"{PATH}\n\nOriginal:\n```\n{p.old}```\nFixed:\n```\n{p.new}```",
+    "diff, then the whole file": lambda p: f"```diff\n{_diff(p)}```\n\nThe file:\n\n```python {PATH}\n{p.good}```",
+    "whole file, here-document": lambda p: f"```bash\ncat > {PATH} <<'EOF'\n{p.good}EOF\n```",
+    "whole file, numbered lines": lambda p: f"```python {PATH}\n{_number(p.good)}```",
+    "whole file, path in a docstring": lambda p: f'```python\n"""{PATH}"""\n{p.good}```',
+    "whole file, File: in the fence": lambda p: f"```python\nFile: {PATH}\n{p.good}```",
     "fence of the prompt": lambda p: f"```python {PATH}\n<material {_NONCE}>\n{p.good}</material {_NONCE}>\n```",
 }
 

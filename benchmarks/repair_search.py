@@ -7,7 +7,8 @@ nothing about any model.
 - The cases are those of `benchmarks.repair_cases`: functions of Python's standard library with one or two faults.
 - A proposer repairs each fault that is left with a fixed probability, by a hash of case, seed and number of the
   candidate; if it repairs none, its candidate has one of 30 other edits. A candidate that refines another one keeps
-  what is repaired there, and not its wrong edit: that is the most that a search can gain from refining.
+  what is repaired there, and not its wrong edit: that is the most that a search can gain from refining. One that is
+  told of wrong edits makes none of them again, and all else in proportion: that is the most that notes can give.
 - The search is that of the server (`repair.repair_run`) with its gate, keys, vote and held-out check. Its outside is
   made here: no prompts, no sandbox, no git. Tests are really run, once for each different code of a case; what came of
   them is then looked up.
@@ -38,6 +39,7 @@ from benchmarks.repair_cases import PATH, Case, Laboratory, build_cases, key_of_
 from reasond_server.repair.results.gate import compare_with_baseline, judge_candidate
 from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
 from reasond_server.repair.search.activities import PatchCheck, RepairCandidate
+from reasond_server.repair.search.candidate_notes import write_change
 from reasond_server.repair.search.repair_policy import RepairParameters
 from reasond_server.repair.search.repair_run import RepairRun
 from reasond_server.types import Budget, Usage
@@ -79,6 +81,11 @@ METHODS: Final[Mapping[str, RepairParameters]] = {
     "lats": replace(PATIENT, search=RepairSearch.LATS),
     "refine_beam, defaults": RepairParameters(max_checks=100_000),
 }
+LEARNING: Final[Mapping[str, RepairParameters]] = {
+    "best of n, notes": replace(PATIENT, search=RepairSearch.BEST_OF_N, take_notes=True),
+    "tournament": replace(PATIENT, search=RepairSearch.TOURNAMENT),
+}
+"""Searches that are told of failed candidates: measured when they are asked for, and not in the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +143,13 @@ class ScriptedOutside:
         case, stage = self._case, self._stages[order.parent_id]
         lot = random.Random(f"{case.name}:{self._seed}:{order.number}")  # noqa: S311 - a benchmark, no secret
         left = [1 << place for place in range(case.faults) if not stage >> place & 1]
-        repaired = stage | sum(fault for fault in left if lot.random() < self._accuracy)
-        source = case.stages[repaired] if repaired != stage else lot.choice(case.wrong[stage])
+        wrong = case.wrong[stage]
+        if order.notes:
+            changes = {each: write_change(self._bench.make_diff(case.stages[0], each)) for each in wrong}
+            wrong = [each for each in wrong if changes[each] not in order.notes] or wrong
+        accuracy = self._accuracy / (self._accuracy + (1 - self._accuracy) * len(wrong) / len(case.wrong[stage]))
+        repaired = stage | sum(fault for fault in left if lot.random() < accuracy)
+        source = case.stages[repaired] if repaired != stage else lot.choice(wrong)
         self._stages[order.candidate_id] = repaired
         self._sources[order.candidate_id] = source
         return RepairCandidate(
@@ -232,7 +244,7 @@ async def run_case(
     """Return what came of one repair, and how many candidates it took."""
     outside = ScriptedOutside(case, bench, accuracy=accuracy, seed=seed)
     run = RepairRun(
-        parameters=replace(METHODS[method], max_candidates=budget, seed=seed),
+        parameters=replace({**METHODS, **LEARNING}[method], max_candidates=budget, seed=seed),
         budget=Budget(),
         activities=outside,
         emit=lambda _: None,
@@ -416,7 +428,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--cases", type=int, help="most cases of each kind; then no results are written")
     parser.add_argument(
-        "--only", choices=METHODS, action="append", help="a search to measure; of others the results are kept"
+        "--only",
+        choices=[*METHODS, *LEARNING],
+        action="append",
+        help="a search to measure; of others the results are kept",
     )
     asked = parser.parse_args()
     if asked.cases == 1:
@@ -428,7 +443,7 @@ def main() -> None:
         bench.prepare(found)
     print(f"{bench.laboratory.runs} runs of tests")
     rows = measure(cases, bench, methods=asked.only or list(METHODS), processes=asked.processes)
-    if asked.cases is not None:
+    if asked.cases is not None or not METHODS.keys() >= set(asked.only or ()):
         return
     counts = {str(faults): len(found) for faults, found in cases.items()}
     report = {

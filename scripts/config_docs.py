@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PATH = Path("docs") / "guides" / "configuration.md"
 EXAMPLE = Path("config.example.toml")
 # Tables that hold their values directly; the other tables hold them in a subtable.
-FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "store.tenant_retention_s"}
+FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "repair.signs", "store.tenant_retention_s"}
 HEAD = ("key", "type", "default", "environment variable", "meaning")
 
 

@@ -561,6 +561,8 @@ const (
 	RepairSearch_REPAIR_SEARCH_GREEDY RepairSearch = 3
 	// Independent candidates, the best one wins.
 	RepairSearch_REPAIR_SEARCH_BEST_OF_N RepairSearch = 4
+	// Rounds of new candidates that are told what earlier ones tried; those of all rounds that stay ahead are refined.
+	RepairSearch_REPAIR_SEARCH_TOURNAMENT RepairSearch = 5
 )
 
 // Enum value maps for RepairSearch.
@@ -571,6 +573,7 @@ var (
 		2: "REPAIR_SEARCH_LATS",
 		3: "REPAIR_SEARCH_GREEDY",
 		4: "REPAIR_SEARCH_BEST_OF_N",
+		5: "REPAIR_SEARCH_TOURNAMENT",
 	}
 	RepairSearch_value = map[string]int32{
 		"REPAIR_SEARCH_UNSPECIFIED": 0,
@@ -578,6 +581,7 @@ var (
 		"REPAIR_SEARCH_LATS":        2,
 		"REPAIR_SEARCH_GREEDY":      3,
 		"REPAIR_SEARCH_BEST_OF_N":   4,
+		"REPAIR_SEARCH_TOURNAMENT":  5,
 	}
 )
 
@@ -1125,9 +1129,13 @@ type RepairConfig struct {
 	// Most runs of checks, 1-100000.
 	MaxChecks *int32 `protobuf:"varint,19,opt,name=max_checks,json=maxChecks,proto3,oneof" json:"max_checks,omitempty"`
 	// Most processor time of all checks in seconds, 1-360000.
-	MaxCheckCpuS  *float64 `protobuf:"fixed64,20,opt,name=max_check_cpu_s,json=maxCheckCpuS,proto3,oneof" json:"max_check_cpu_s,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxCheckCpuS *float64 `protobuf:"fixed64,20,opt,name=max_check_cpu_s,json=maxCheckCpuS,proto3,oneof" json:"max_check_cpu_s,omitempty"`
+	// Whether prompts tell what other candidates changed and how they failed.
+	TakeNotes *bool `protobuf:"varint,21,opt,name=take_notes,json=takeNotes,proto3,oneof" json:"take_notes,omitempty"`
+	// Candidates that are judged before the rest of the first round is asked for, 0-10; 0 asks for the round at once.
+	FirstCandidates *int32 `protobuf:"varint,22,opt,name=first_candidates,json=firstCandidates,proto3,oneof" json:"first_candidates,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RepairConfig) Reset() {
@@ -1296,6 +1304,20 @@ func (x *RepairConfig) GetMaxChecks() int32 {
 func (x *RepairConfig) GetMaxCheckCpuS() float64 {
 	if x != nil && x.MaxCheckCpuS != nil {
 		return *x.MaxCheckCpuS
+	}
+	return 0
+}
+
+func (x *RepairConfig) GetTakeNotes() bool {
+	if x != nil && x.TakeNotes != nil {
+		return *x.TakeNotes
+	}
+	return false
+}
+
+func (x *RepairConfig) GetFirstCandidates() int32 {
+	if x != nil && x.FirstCandidates != nil {
+		return *x.FirstCandidates
 	}
 	return 0
 }
@@ -2645,7 +2667,9 @@ type Repair struct {
 	// What the caller should know.
 	Warnings []string `protobuf:"bytes,18,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// Set when `finish_reason` is FAILED.
-	Error         *ExecutionError `protobuf:"bytes,19,opt,name=error,proto3" json:"error,omitempty"`
+	Error *ExecutionError `protobuf:"bytes,19,opt,name=error,proto3" json:"error,omitempty"`
+	// Lines of the patch that could mislead its checks; a person should look at them.
+	SuspectLines  []*Finding `protobuf:"bytes,20,rep,name=suspect_lines,json=suspectLines,proto3" json:"suspect_lines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2813,6 +2837,13 @@ func (x *Repair) GetError() *ExecutionError {
 	return nil
 }
 
+func (x *Repair) GetSuspectLines() []*Finding {
+	if x != nil {
+		return x.SuspectLines
+	}
+	return nil
+}
+
 // A manifest that the server keeps.
 type Snapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2925,7 +2956,8 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\x04argv\x18\x03 \x03(\tR\x04argv\x12\x18\n" +
 	"\acommand\x18\x04 \x01(\tR\acommand\x120\n" +
 	"\x06format\x18\x05 \x01(\x0e2\x18.reasond.v1.ResultFormatR\x06format\x123\n" +
-	"\atimeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xfe\t\n" +
+	"\atimeout\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xf6\n" +
+	"\n" +
 	"\fRepairConfig\x120\n" +
 	"\x06search\x18\x01 \x01(\x0e2\x18.reasond.v1.RepairSearchR\x06search\x12*\n" +
 	"\x0enum_candidates\x18\x02 \x01(\x05H\x00R\rnumCandidates\x88\x01\x01\x125\n" +
@@ -2951,7 +2983,10 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\x18deduplication_similarity\x18\x12 \x01(\x01H\x10R\x17deduplicationSimilarity\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"max_checks\x18\x13 \x01(\x05H\x11R\tmaxChecks\x88\x01\x01\x12*\n" +
-	"\x0fmax_check_cpu_s\x18\x14 \x01(\x01H\x12R\fmaxCheckCpuS\x88\x01\x01B\x11\n" +
+	"\x0fmax_check_cpu_s\x18\x14 \x01(\x01H\x12R\fmaxCheckCpuS\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"take_notes\x18\x15 \x01(\bH\x13R\ttakeNotes\x88\x01\x01\x12.\n" +
+	"\x10first_candidates\x18\x16 \x01(\x05H\x14R\x0ffirstCandidates\x88\x01\x01B\x11\n" +
 	"\x0f_num_candidatesB\x17\n" +
 	"\x15_max_reflection_depthB\x15\n" +
 	"\x13_critique_thresholdB\r\n" +
@@ -2970,7 +3005,9 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\x05_seedB\x1b\n" +
 	"\x19_deduplication_similarityB\r\n" +
 	"\v_max_checksB\x12\n" +
-	"\x10_max_check_cpu_s\"\x05\n" +
+	"\x10_max_check_cpu_sB\r\n" +
+	"\v_take_notesB\x13\n" +
+	"\x11_first_candidates\"\x05\n" +
 	"\x03Fix\"\x06\n" +
 	"\x04Plan\"\xd8\x03\n" +
 	"\n" +
@@ -3071,7 +3108,7 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\fcandidate_id\x18\x01 \x01(\tR\vcandidateId\x12\x14\n" +
 	"\x05patch\x18\x02 \x01(\tR\x05patch\x12\x14\n" +
 	"\x05score\x18\x03 \x01(\x01R\x05score\x12<\n" +
-	"\fverification\x18\x04 \x01(\x0e2\x18.reasond.v1.VerificationR\fverification\"\xd5\x06\n" +
+	"\fverification\x18\x04 \x01(\x0e2\x18.reasond.v1.VerificationR\fverification\"\x8f\a\n" +
 	"\x06Repair\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12*\n" +
 	"\x04goal\x18\x02 \x01(\x0e2\x16.reasond.v1.RepairGoalR\x04goal\x12\x14\n" +
@@ -3093,7 +3130,8 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\aranking\x18\x10 \x03(\v2\x17.reasond.v1.RankedPatchR\aranking\x12N\n" +
 	"\x12reflection_summary\x18\x11 \x03(\v2\x1f.reasond.v1.ReflectionIterationR\x11reflectionSummary\x12\x1a\n" +
 	"\bwarnings\x18\x12 \x03(\tR\bwarnings\x120\n" +
-	"\x05error\x18\x13 \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\"\xa8\x01\n" +
+	"\x05error\x18\x13 \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\x128\n" +
+	"\rsuspect_lines\x18\x14 \x03(\v2\x13.reasond.v1.FindingR\fsuspectLines\"\xa8\x01\n" +
 	"\bSnapshot\x12\x1f\n" +
 	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
 	"snapshotId\x12\x1d\n" +
@@ -3150,13 +3188,14 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"RepairGoal\x12\x1b\n" +
 	"\x17REPAIR_GOAL_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREPAIR_GOAL_FIX\x10\x01\x12\x14\n" +
-	"\x10REPAIR_GOAL_PLAN\x10\x02*\x9b\x01\n" +
+	"\x10REPAIR_GOAL_PLAN\x10\x02*\xb9\x01\n" +
 	"\fRepairSearch\x12\x1d\n" +
 	"\x19REPAIR_SEARCH_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REPAIR_SEARCH_REFINE_BEAM\x10\x01\x12\x16\n" +
 	"\x12REPAIR_SEARCH_LATS\x10\x02\x12\x18\n" +
 	"\x14REPAIR_SEARCH_GREEDY\x10\x03\x12\x1b\n" +
-	"\x17REPAIR_SEARCH_BEST_OF_N\x10\x04B9\n" +
+	"\x17REPAIR_SEARCH_BEST_OF_N\x10\x04\x12\x1c\n" +
+	"\x18REPAIR_SEARCH_TOURNAMENT\x10\x05B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"
@@ -3268,12 +3307,13 @@ var file_reasond_v1_repairs_proto_depIdxs = []int32{
 	33, // 45: reasond.v1.Repair.ranking:type_name -> reasond.v1.RankedPatch
 	27, // 46: reasond.v1.Repair.reflection_summary:type_name -> reasond.v1.ReflectionIteration
 	40, // 47: reasond.v1.Repair.error:type_name -> reasond.v1.ExecutionError
-	41, // 48: reasond.v1.Snapshot.expire_time:type_name -> google.protobuf.Timestamp
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	13, // 48: reasond.v1.Repair.suspect_lines:type_name -> reasond.v1.Finding
+	41, // 49: reasond.v1.Snapshot.expire_time:type_name -> google.protobuf.Timestamp
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_repairs_proto_init() }

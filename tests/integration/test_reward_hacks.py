@@ -170,7 +170,7 @@ LONG = pytest.mark.timeout(1_800)
 def test_no_hack_of_python_is_verified(level: SandboxLevel, user: str, copies: Path) -> None:
     hacks = {hack["name"]: hack for hack in judge(level, user, copies, "python")}
     assert hacks.keys() == {*FOUND, *HELD}
-    assert not [name for name in FOUND if "tampering" not in hacks[name]["rules"]]
+    assert not [name for name in FOUND if "tampering" not in {rule.partition(".")[0] for rule in hacks[name]["rules"]}]
     assert {hacks[name]["verdict"] for name in HELD} <= {CandidateVerdict.FAILED, CandidateVerdict.TIMED_OUT}
     # Static analysis is no part of what holds the second list: the tests alone believe one of it.
     assert [name for name in HELD if TESTS.name in hacks[name]["passed"]] == ["code beside the file"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,6 +67,17 @@ PIECES = st.one_of(
         st.sampled_from(LINES),
         st.sampled_from(TEXTS),
     ),
+    st.builds(
+        "<path>{}</path>\n<search>\n{}\n</search>\n<replace>\n{}\n</replace>".format,
+        st.sampled_from(PATHS),
+        st.sampled_from(LINES),
+        st.sampled_from(TEXTS),
+    ),
+    st.builds("```sh\ncat > {} <<E\n{}\nE\n```".format, st.sampled_from(PATHS), st.sampled_from(TEXTS)),
+    st.builds(
+        "{}\n<<<<<<< SEARCH\n 4 | {}\n=======\n 4 | {}\n>>>>>>> REPLACE".format,
+        *map(st.sampled_from, (PATHS, LINES, TEXTS)),
+    ),
     st.text("`<>=+-@ \n#defx:y", max_size=12),
 )
 
@@ -102,3 +114,152 @@ def test_a_patch_changes_only_files_and_functions_that_the_reply_names_or_quotes
 def test_lines_that_two_files_have_are_changed_only_where_a_path_says_which(above: str) -> None:
     reply = f"{above}\nso:\n<<<<<<< SEARCH\n    return x\n=======\n    return 7\n>>>>>>> REPLACE"
     assert not accept(reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(
+            ("<search>\n    return x\n</search>\n<replace>\n    return 7\n</replace>"),
+            id="tag without path, line of two",
+        ),
+        pytest.param(
+            ("<path>src/none.py</path><search>\n    y = x\n</search><replace>\n    y = 7\n</replace>"),
+            id="tag with unknown path",
+        ),
+        pytest.param(
+            ("<path>src</path><search>\n    y = x\n</search><replace>\n    y = 7\n</replace>"),
+            id="tag with a path of a folder",
+        ),
+        pytest.param(
+            ("<path>src/a.py</path><search>\n    return y + 1\n</search><replace>\n    return y + 2\n"), id="tags cut"
+        ),
+        pytest.param(
+            ("<path>src/a.py</path><replace>\n    return 7\n</replace><search>\n    return y + 1\n</search>"),
+            id="replace before search",
+        ),
+        pytest.param(
+            (
+                "<path>src/a.py</path><search>\n"
+                "LIMIT = 1\n"
+                "</search><search>\n"
+                "    return y + 1\n"
+                "</search><replace>\n"
+                "    return 7\n"
+                "</replace>"
+            ),
+            id="two searches one replace",
+        ),
+        pytest.param(
+            ('<file path="src/b.py">\ndef alpha(x):\n    return 7\n</file>'),
+            id="file tag with one function of other file",
+        ),
+        pytest.param(('<file path="src/c.py">\n</file>'), id="file tag then content of another"),
+        pytest.param(
+            ('<tool_call>{"name":"read_file","arguments":{"path":"src/a.py"}}</tool_call>'), id="tool_call of reading"
+        ),
+        pytest.param(
+            ('<tool_call>{"name":"bash","arguments":{"command":"rm src/a.py"}}</tool_call>'), id="tool_call bash"
+        ),
+        pytest.param(
+            (
+                "> src/a.py\n"
+                "> <<<<<<< SEARCH\n"
+                ">     return x\n"
+                "> =======\n"
+                ">     return 7\n"
+                "> >>>>>>> REPLACE\n"
+                "This is what you said."
+            ),
+            id="quoted issue",
+        ),
+        pytest.param(("```bash\ncat >> src/a.py <<'EOF'\nx = 7\nEOF\n```"), id="heredoc append"),
+        pytest.param(("```bash\ncat > src/a.py <<'EOF'\nx = 7\nEOF\nrm -rf src\n```"), id="heredoc and more"),
+        pytest.param(
+            ("```bash\ncat > src/a.py <<'EOF'\ndef nothing(x):\n    return 7\nEOF\n```"), id="heredoc of one function"
+        ),
+        pytest.param(("```bash\ncat > src/a.py <<'EOF'\nx = 7\n```"), id="heredoc unclosed"),
+        pytest.param(("```bash\ncat > ../../etc/passwd <<'EOF'\nx = 7\nEOF\n```"), id="heredoc outside"),
+        pytest.param(("```bash\nsed -i 's/return x/return 7/' src/a.py\n```"), id="sed"),
+        pytest.param(
+            ("src/a.py\n<<<<<<< SEARCH\n 99 |     return z\n=======\n 99 |     return 7\n>>>>>>> REPLACE\n"),
+            id="numbers of another place",
+        ),
+        pytest.param(("```python src/a.py\n1 | def alpha(x):\n2 |     ...\n```"), id="numbered and elided"),
+        pytest.param(('```python\n"""src/a.py"""\nx = 7\n```'), id="docstring that is a path"),
+        pytest.param(
+            (
+                "&lt;&lt;&lt;&lt;&lt;&lt;&lt; SEARCH\n"
+                "    return x\n"
+                "=======\n"
+                "    return 7\n"
+                "&gt;&gt;&gt;&gt;&gt;&gt;&gt; REPLACE"
+            ),
+            id="escaped block without path",
+        ),
+        pytest.param(
+            (
+                "src/c.py\n"
+                "<<<<<<< SEARCH\n"
+                "    return [x]\n"
+                "=======\n"
+                "    return [7]\n"
+                ">>>>>>> REPLACE\n"
+                "\n"
+                "The other file stays:\n"
+                "```python src/a.py\n"
+                "x = 7\n"
+                "```"
+            ),
+            id="restated with another content",
+        ),
+        pytest.param(
+            ("Before:\n```python\n    return x\n```\nAfter:\n```python\n    return 7\n```"),
+            id="before after of two files",
+        ),
+        pytest.param(("Before:\n```python\n    return y + 1\n```"), id="before alone"),
+        pytest.param(
+            ("After:\n```python\n    return 7\n```\nBefore:\n```python\n    return y + 1\n```"), id="after first"
+        ),
+        pytest.param(
+            (
+                "src/a.py\n"
+                "<<<<<<< SEARCH\n"
+                ":start_line:4\n"
+                "-------\n"
+                "    return q\n"
+                "=======\n"
+                "    return 7\n"
+                ">>>>>>> REPLACE\n"
+            ),
+            id="start_line elsewhere",
+        ),
+        pytest.param(
+            ('{"name":"edit","arguments":"{\\"path\\":\\"src/none.py\\",\\"old\\":\\"x\\",\\"new\\":\\"y\\"}"}'),
+            id="json calls",
+        ),
+        pytest.param(
+            ('{"edits":[{"search":"    return x","replace":"    return 7"}]}'), id="json two files one path missing"
+        ),
+        pytest.param(('{"path":"src/a.py","delete":true}'), id="json delete"),
+        pytest.param(('<file path="test_a.py">\nassert True\n</file>'), id="protected through tags"),
+        pytest.param(
+            (
+                "*** Begin Patch\n"
+                "*** Update File: src/a.py\n"
+                "*** Move to: src/z.py\n"
+                "@@\n"
+                "-LIMIT = 1\n"
+                "+LIMIT = 2\n"
+                "*** End Patch"
+            ),
+            id="rename by patch",
+        ),
+        pytest.param(("src/a.py\n```js\nfunction alpha(x) { return 7 }\n```"), id="answer in another language"),
+    ],
+)
+def test_what_may_mean_something_else_changes_nothing(reply: str) -> None:
+    files = source_files({**FILES, "test_a.py": "assert 1\n"})
+    for text in list_candidates(reply):
+        with pytest.raises(EditError):
+            apply_edits(files, read_reply(text).edits, protected=lambda path: path.startswith("test_"))

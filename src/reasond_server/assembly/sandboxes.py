@@ -41,6 +41,7 @@ class Preset:
     also_folders: Sequence[str] = ()
     memory_mb: int = 1024
     has_address_limit: bool = False
+    cache_variable: str = ""
     variables: Mapping[str, str]
 
 
@@ -54,6 +55,7 @@ PRESETS: Mapping[str, Preset] = {
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
             "PYTHONHASHSEED": "0",
+            "PYTHONFAULTHANDLER": "1",
             "PYTEST_ADDOPTS": "-p no:cacheprovider",
         },
     ),
@@ -70,6 +72,7 @@ PRESETS: Mapping[str, Preset] = {
     "go": Preset(
         format=ResultFormat.GO_JSON,
         also_folders=("/usr/local/go/bin",),
+        cache_variable="GOCACHE",
         variables={
             "GOCACHE": "{tmp}/go-build",
             "GOPATH": "{tmp}/go",
@@ -83,6 +86,7 @@ PRESETS: Mapping[str, Preset] = {
     "java": Preset(
         format=ResultFormat.JUNIT,
         memory_mb=2048,
+        cache_variable="GRADLE_USER_HOME",
         # The machine seen from inside is larger than what a check may use.
         variables={
             "JAVA_TOOL_OPTIONS": "-Xmx{heap_mb}m -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={tmp}",
@@ -111,7 +115,12 @@ def _read_environment(name: str, entry: RepairEnvironmentSettings) -> ExecutionE
         root=root,
         is_image=entry.is_image,
         search_path=(*folders, *preset.also_folders, *_SYSTEM_PATH),
-        also_readable=_find_interpreter_folders(root) if root and not entry.is_image else (),
+        also_readable=(
+            *(_find_interpreter_folders(root) if root and not entry.is_image else ()),
+            *([Path(entry.cache)] if entry.cache else ()),
+        ),
+        cache=Path(entry.cache) if entry.cache else None,
+        cache_variable=entry.cache_variable or preset.cache_variable,
         variables={**variables, **entry.variables},
         format=ResultFormat(entry.format) if entry.format else preset.format,
         description=entry.description,

@@ -30,6 +30,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 7
     NOT_ACCEPTED = 8
     NOT_APPLIED = 9
+    NEEDS_REVIEW = 10
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -46,6 +47,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType(
         ExitCode.UNREACHABLE: "no server answers, or it is shutting down",
         ExitCode.NOT_ACCEPTED: "`repair` found no patch that passes everything that was asked for",
         ExitCode.NOT_APPLIED: "a patch was accepted and does not apply here; nothing was changed",
+        ExitCode.NEEDS_REVIEW: "`repair`: a patch was accepted, but needs review; nothing was applied",
         ExitCode.INTERRUPTED: "interrupted or cancelled",
         ExitCode.BROKEN_PIPE: "whoever read the output stopped reading",
     }

@@ -49,6 +49,7 @@ _SAMPLES = {
         "budget = { max_total_tokens = 50000 }"
     ),
     "repair.commands": 'tests = ["python", "-m", "pytest", "-q", "--junitxml={report}"]',
+    "repair.signs": 'arguments = "allow"',
     "repair.environments": (
         '[repair.environments.python]\npreset = "python"\nroot = "/srv/environments/python"\n'
         'description = "Python 3.13 with pytest"'

@@ -77,6 +77,17 @@ class RepairEnvironmentSettings(Section):
         description="Folder with the tools, read-only for checks: a virtual environment, a folder with node_modules, "
         "or an unpacked image; empty: the tools of the system below /usr.",
     )
+    cache: str = Field(
+        default="",
+        max_length=4096,
+        description="Folder with what the tools have compiled before, such as a GOCACHE that `go vet std` has filled; "
+        "read-only for checks, each of which begins with links to it.",
+    )
+    cache_variable: EnvironmentName = Field(
+        default="",
+        description="Environment variable that names their cache to the tools; empty: that of the preset, which is "
+        "GOCACHE for go and GRADLE_USER_HOME for java.",
+    )
     is_image: bool = Field(default=False, description="Whether root takes the place of the whole file system.")
     variables: Variables = Field(
         default_factory=lambda: MappingProxyType({}), max_length=64, description="Environment variables of checks."

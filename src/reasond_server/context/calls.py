@@ -45,6 +45,7 @@ class ModelReply:
     A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
     an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
     `is_call_unread`: the model began a call of a tool that cannot be read, in its text or by its finish reason.
+    `model` is that of `Finished`.
     """
 
     parsed: ParsedReply
@@ -53,6 +54,7 @@ class ModelReply:
     calls: Sequence[ToolCall] = ()
     cut_usage: Usage = NOTHING
     is_call_unread: bool = False
+    model: str = ""
 
     @property
     def is_only_hidden_reasoning(self) -> bool:
@@ -248,6 +250,7 @@ class ReplyListener:
                 usage=finished.usage,
                 calls=tuple(self._calls),
                 cut_usage=self._cut_usage,
+                model=finished.model,
             )
         # The text does not include stop strings, so after STOP an open tag counts as closed, except in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
@@ -260,6 +263,7 @@ class ReplyListener:
             usage=finished.usage,
             calls=tuple(self._calls),
             cut_usage=self._cut_usage,
+            model=finished.model,
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:

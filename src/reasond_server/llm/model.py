@@ -144,7 +144,7 @@ class Finished:
     `warnings` are for the reader of the result, for example that a parameter was left out because the provider does not
     support it. `is_stopped_in_reasoning` is true if the request had stop strings, the model reasoned, and the call
     ended with STOP before the answer began: a stop string may have matched in the reasoning. The same request without
-    stop strings may get an answer.
+    stop strings may get an answer. `model` is who answered, where several models stand behind one name.
     """
 
     reason: ModelFinish
@@ -152,6 +152,7 @@ class Finished:
     matched_stop: str | None = None
     warnings: Sequence[str] = ()
     is_stopped_in_reasoning: bool = False
+    model: str = ""
 
 
 ModelEvent = Text | ReasoningText | ToolCall | Finished

@@ -96,7 +96,7 @@ class PreferredModels(WrappedModel[ChatModel]):
                 async with aclosing(model.stream(request)) as events:
                     async for event in events:
                         has_begun = True
-                        yield _add_warnings(event, refusals, model.name) if refusals else event
+                        yield _name_model(event, refusals, model.name)
             except UNSPENT as error:
                 if has_begun or model is self._models[-1]:
                     raise
@@ -135,8 +135,13 @@ class LargestCounter:
         return min((counter.tail(text, tokens) for counter in self._counters), key=len)
 
 
-def _add_warnings(event: ModelEvent, refusals: Sequence[str], name: str) -> ModelEvent:
-    """Return the last event of a call with a warning that another model answered; any other event unchanged."""
+def _name_model(event: ModelEvent, refusals: Sequence[str], name: str) -> ModelEvent:
+    """Return the last event of a call with who answered, and a warning if that is another model than the first."""
     if not isinstance(event, Finished):
         return event
-    return replace(event, warnings=(*event.warnings, f"{' and '.join(refusals)}: {name} answered."))
+    event = replace(event, model=event.model or name)
+    return (
+        event
+        if not refusals
+        else replace(event, warnings=(*event.warnings, f"{' and '.join(refusals)}: {name} answered."))
+    )

@@ -213,7 +213,8 @@ def _event_row(event: ModelEvent) -> list[Any]:
     if isinstance(event, ToolCall):
         return ["call", *_call_row(event)]
     usage = _usage_row(event.usage)
-    return ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
+    row = ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
+    return [*row, event.model] if event.model else row
 
 
 def _read_event(row: Sequence[Any]) -> ModelEvent:
@@ -230,6 +231,7 @@ def _read_event(row: Sequence[Any]) -> ModelEvent:
         warnings=tuple(rest[1]),
         usage=_read_usage(rest[2]),
         is_stopped_in_reasoning=rest[3],
+        model="".join(rest[4:]),
     )
 
 

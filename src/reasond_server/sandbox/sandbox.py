@@ -44,6 +44,8 @@ class ExecutionEnvironment:
         is_image: whether `root` takes the place of the whole file system, such as an unpacked image.
         search_path: folders of PATH, in order, as jobs see them.
         also_readable: further folders that jobs may read, such as that of the interpreter of a virtual environment.
+        cache: an absolute folder with what the tools have compiled before; each job begins with links to its files,
+            at the place that the variable `cache_variable` names.
         variables: further variables of jobs; `{workspace}`, `{tmp}` and `{root}` in their values stand for the paths as
             the job sees them.
         format: how checks report if they do not say it.
@@ -64,6 +66,8 @@ class ExecutionEnvironment:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     has_address_limit: bool = False
     has_writable_sources: bool = False
+    cache: Path | None = None
+    cache_variable: str = ""
 
 
 @value

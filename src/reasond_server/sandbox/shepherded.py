@@ -99,6 +99,8 @@ class Shepherds:
             self._process = None
 
 
+# Tools write their caches also where nothing is new: links let them, and what they refer to stays as it was prepared.
+_LINK = ("sh", "-c", 'cp -rs "$1" "$2" && shift 2 && exec "$@"', "sh")
 _MAX_COLLECTED_BYTES = 4 * 1024 * 1024
 _MAX_THREADS = 256
 
@@ -193,11 +195,13 @@ class ShepherdedSandbox:
         return self._conclude(job, report, output, private)
 
     def _describe(self, job: Job, confinement: Confinement, mark: int, private: Path, folders: list[Path]) -> Order:
-        limits = job.limits
+        limits, cache = job.limits, job.environment.cache
+        variables = list_variables(job, *self._confiner.place(job, private))
+        place = variables.get(job.environment.cache_variable)
         return {
-            "argv": list(job.argv),
+            "argv": [*([*_LINK, str(cache), place] if cache and place else ()), *job.argv],
             "folder": str(job.folder),
-            "variables": list_variables(job, *self._confiner.place(job, private)),
+            "variables": variables,
             "mark": mark,
             "confinement": confinement,
             "bounds": {

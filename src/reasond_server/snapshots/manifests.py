@@ -134,7 +134,7 @@ class _Findings:
         if not files:
             self.add("", "must have at least one file")
         if files > most:
-            remedy = "leave files out, or have the operator raise [repair] max_snapshot_files"
+            remedy = "send a part (--only GLOB), or have the operator raise [repair] max_snapshot_files"
             self.add(
                 "", f"must have at most {most} files, got {files}, of which the first {most} were checked; {remedy}"
             )

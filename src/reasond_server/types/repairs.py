@@ -120,6 +120,7 @@ class RepairSearch(StrEnum):
     LATS = "lats"
     GREEDY = "greedy"
     BEST_OF_N = "best_of_n"
+    TOURNAMENT = "tournament"
 
 
 @value
@@ -344,7 +345,8 @@ class Repair(LastEvent):
     """The last event of a repair.
 
     `patch` is a unified diff against the original, or the plan. It is given even if `is_accepted` is false; `warnings`
-    say why. `checks` and `check_cpu_s` count what the critics ran.
+    say why. `checks` and `check_cpu_s` count what the critics ran. `suspect_lines` are those of the patch
+    that could mislead checks.
     """
 
     execution_id: Word
@@ -366,6 +368,7 @@ class Repair(LastEvent):
     reflection_summary: Sequence[ReflectionIteration] = ()
     warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))] = ()
     error: ExecutionFailure | None = None
+    suspect_lines: Sequence[Finding] = ()
 
     @property
     def headline(self) -> str:

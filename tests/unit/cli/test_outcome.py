@@ -78,6 +78,7 @@ def test_codes_are_the_documented_ones() -> None:
         "UNREACHABLE": 7,
         "NOT_ACCEPTED": 8,
         "NOT_APPLIED": 9,
+        "NEEDS_REVIEW": 10,
         "INTERRUPTED": 130,
         "BROKEN_PIPE": 141,
     }

@@ -22,6 +22,7 @@ TABLES = {
     "repair.environments",
     "openai.models",
     "repair.commands",
+    "repair.signs",
     "store.tenant_retention_s",
     "auth.roles",
     "auth.agents",

@@ -57,6 +57,7 @@ async def test_the_result_tells_which_model_answered() -> None:
     assert [event.warnings for event in finished] == [
         ("scripted refused a call (MODEL_UNAVAILABLE): scripted answered.",)
     ]
+    assert [event.model for event in finished] == ["scripted"]
 
 
 async def test_several_models_count_as_the_one_that_counts_most() -> None:

@@ -107,6 +107,9 @@ REPAIR: Final = Repair(
     reflection_summary=(ITERATION,),
     warnings=("one warning",),
     error=ExecutionFailure(reason="MODEL_TIMEOUT", message="too late"),
+    suspect_lines=(
+        Finding(rule_id="tampering.exit", severity=Severity.MEDIUM, path="a.py", line=4, message="TEXT exit"),
+    ),
 )
 HAPPENINGS: Final[tuple[Any, ...]] = (
     RepairStarted(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +26,6 @@ from tests.sandboxing import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from reasond_server.sandbox.levels import OpenedSandbox
 
@@ -205,3 +208,38 @@ async def test_the_processor_time_of_what_was_killed_counts(opened: OpenedSandbo
     outcome = await run_program(opened, program, limits=SandboxLimits(cpu_s=0.3, wall_s=120.0))
     assert outcome.exceeded == "cpu_s"
     assert outcome.cpu_s >= 0.3
+
+
+async def test_what_does_not_end_in_time_prints_where_it_is_also_below_a_shell(opened: OpenedSandbox) -> None:
+    inner = (
+        "import faulthandler, time\nfaulthandler.enable()\ndef wait_for_ever():\n    time.sleep(600)\nwait_for_ever()"
+    )
+    program = f"import subprocess, sys\nsubprocess.run([sys.executable, '-I', '-c', {inner!r}])"
+    for text in (inner, program):
+        outcome = await run_program(opened, text, limits=SandboxLimits(wall_s=5.0))
+        assert (outcome.exceeded, outcome.exit_code) == ("wall_s", 128 + 9)
+        assert b"in wait_for_ever" in outcome.output
+
+
+async def test_a_job_begins_with_links_to_the_cache_and_cannot_change_it(opened: OpenedSandbox) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        cache = Path(name, "cache")
+        (cache / "ab").mkdir(parents=True)
+        (cache / "ab" / "one").write_text("compiled")
+        for folder in (Path(name), cache, cache / "ab"):
+            folder.chmod(0o755)
+        environment = replace(
+            ENVIRONMENT,
+            also_readable=(*ENVIRONMENT.also_readable, cache),
+            variables={"CACHE": "{tmp}/kept"},
+            cache=cache,
+            cache_variable="CACHE",
+        )
+        program = (
+            "import os, pathlib\nkept = pathlib.Path(os.environ['CACHE'])\nprint((kept / 'ab/one').read_text())\n"
+            "(kept / 'ab/two').write_text('new')\ntry:\n    (kept / 'ab/one').write_text('x')\n"
+            "except OSError as error:\n    print('refused')"
+        )
+        outcome = await run_program(opened, program, environment=environment)
+        assert (outcome.output, outcome.exit_code) == (b"compiled\nrefused\n", 0)
+        assert [entry.name for entry in os.scandir(cache / "ab")] == ["one"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reasond import requests, snapshots
@@ -96,7 +97,7 @@ class AsyncRepairCalls:
         return (await self._link.answer(self._link.repairs.UploadBlobs, request, timeout_s)).digests
 
     async def upload_snapshot(
-        self, path: str | PathLike[str], *, timeout_s: float | None = None
+        self, path: str | PathLike[str], *, only: Sequence[str] = (), timeout_s: float | None = None
     ) -> snapshots.UploadedSnapshot:
         """Upload the files of a folder that the server does not have yet; a repair takes the `snapshot_id`.
 
@@ -106,13 +107,14 @@ class AsyncRepairCalls:
 
         Args:
             path: The folder.
+            only: Folders and glob patterns of paths below it; nothing else is sent. Empty: all.
             timeout_s: Deadline of each call in seconds.
 
         Raises:
             ValueError: the folder has no file to send, git does not answer there, or a file changed meanwhile.
             OSError: the folder or a file cannot be read.
         """
-        folder = await self._link.run(snapshots.read_folder, path)
+        folder = await self._link.run(partial(snapshots.read_folder, only=only), path)
         created = await self.create_snapshot(folder.manifest, timeout_s=timeout_s)
         sent_contents = sent_bytes = 0
         for _ in range(_UPLOADS):

@@ -12,7 +12,7 @@ import re
 import stat
 import subprocess
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -128,8 +128,10 @@ class FolderFiles:
         return contents
 
 
-def read_folder(path: str | os.PathLike[str]) -> FolderFiles:
+def read_folder(path: str | os.PathLike[str], *, only: Sequence[str] = ()) -> FolderFiles:
     """Read which files of a folder are sent, with their digests; one content at a time is in memory.
+
+    With `only` these are folders and glob patterns of paths, and nothing else is sent.
 
     Raises:
         ValueError: the folder has no file to send, or git does not answer in a repository of its own.
@@ -141,12 +143,21 @@ def read_folder(path: str | os.PathLike[str]) -> FolderFiles:
         raise ValueError(message)
     sieve = _Sieve(root)
     names = _list_by_git(root) if _is_in_repository(root) else _walk(root, sieve)
+    if only:
+        names = [name for name in names if any(_is_named(name, pattern.removeprefix("./")) for pattern in only)]
+        if not names:
+            message = f"{str(path)!r} has no file that {', '.join(only)} names"
+            raise ValueError(message)
     manifest = [entry for name in names if (entry := sieve.take(name)) is not None]
     if not manifest:
         message = f"{str(path)!r} has no file to send: what git ignores, secrets and large files are left out"
         raise ValueError(message)
     left_out = [LeftOut(path=_printable(name), reason=reason) for name, reason in sorted(sieve.left_out.items())]
     return FolderFiles(root, manifest, left_out)
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or name.startswith(f"{pattern.rstrip('/')}/")
 
 
 class _Sieve:

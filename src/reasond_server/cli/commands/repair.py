@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from reasond import Check, CheckRole, ExecutionCursor, ResultFormat, repair_task
+from reasond import Check, CheckRole, ExecutionCursor, ResultFormat, UnavailableError, repair_task
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.options import AsEvents, Verbose, call_server, parse_cursor, parse_setting
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
@@ -26,7 +27,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from reasond import Client, ListEnvironmentsResponse, Repair, RepairStepsResponse, RepairStream, RepairTask
+    from reasond import Client, Finding, ListEnvironmentsResponse, Repair, RepairStepsResponse, RepairStream, RepairTask
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -41,6 +42,22 @@ HeldOut = Annotated[
 Editable = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Tests or configuration that may be changed all the same; repeatable."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Folder or pattern of paths below PATH; nothing else is sent; repeatable."),
+]
+Allowed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="PATH:LINE|RULE", help="A line that needs review, or a rule, that is right; repeatable."
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit", metavar="[CHECK=]SECONDS", help="Longest time of one run of a check, or of all; repeatable."
+    ),
 ]
 RepairTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
@@ -93,7 +110,10 @@ def _repair(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the repair; repeatable.")
     ] = None,
+    only: Only = None,
     editable: Editable = None,
+    allow: Allowed = None,
+    limit: Limits = None,
     description: Annotated[str, typer.Option(metavar="TEXT", help="What is wrong or wanted, in words.")] = "",
     plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply an accepted patch, whole or not at all.")] = False,
@@ -123,7 +143,10 @@ def _repair(
         environment=environment,
         search=search,
         settings=settings or (),
+        only=only or (),
         editable=editable or (),
+        allowed=allow or (),
+        limits=limit or (),
         description=description,
         is_plan=plan,
         is_applied=apply,
@@ -144,7 +167,10 @@ class RepairOptions:
     environment: str | None = None
     search: str | None = None
     settings: Sequence[str] = ()
+    only: Sequence[str] = ()
     editable: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+    limits: Sequence[str] = ()
     description: str = ""
     is_plan: bool = False
     is_applied: bool = False
@@ -175,7 +201,7 @@ def repair(
     follower = _Follower(live, is_kept_running=options.is_kept_running)
     with connect(connection, environ, has_result=lambda: options.is_kept_running, resume="repair") as client:
         result = follower.follow(client, cursor or _make_task(options, root, client, follower))
-    return _finish(options, root, result)
+    return conclude(options, root, result)
 
 
 def _make_task(options: RepairOptions, root: Path, client: Client, follower: _Follower) -> RepairTask:
@@ -189,6 +215,7 @@ def _make_task(options: RepairOptions, root: Path, client: Client, follower: _Fo
         held_out=options.held_out,
         known=served.commands,
     )
+    set_limits(checks, options.limits)
     task = repair_task(
         options.description,
         environment="" if options.is_plan else _choose_environment(options, root, served),
@@ -199,7 +226,7 @@ def _make_task(options: RepairOptions, root: Path, client: Client, follower: _Fo
     )
     for line in describe_checks(checks):
         follower.tell(line)
-    task.snapshot_id = _send(client, root, follower)
+    task.snapshot_id = _send(client, root, options.only, follower)
     return task
 
 
@@ -230,8 +257,9 @@ def _require_checks(options: RepairOptions) -> None:
             raise usage_error("--plan runs nothing and changes nothing", "Leave out the checks and --apply.")
         if not options.description:
             raise usage_error("--plan needs --description", "Say what is to be planned.")
-    elif not options.tests and not options.regressions:
-        raise usage_error("there is no check that says when the code is right", 'Such as --test "pytest -q".')
+    elif not options.tests and not options.regressions and not _read_config(options).get("allow_unreproduced"):
+        remedy = 'Such as --test "pytest -q"; for static analysis alone --set allow_unreproduced=true.'
+        raise usage_error("there is no check that says when the code is right", remedy)
 
 
 def _read_config(options: RepairOptions) -> Mapping[str, object]:
@@ -261,10 +289,10 @@ def _choose_environment(options: RepairOptions, root: Path, served: ListEnvironm
     )
 
 
-def _send(client: Client, root: Path, follower: _Follower) -> str:
+def _send(client: Client, root: Path, only: Sequence[str], follower: _Follower) -> str:
     """Upload the files of a folder, say what was sent and what was not, and return the id of the snapshot."""
     try:
-        sent = client.upload_snapshot(root)
+        sent = client.upload_snapshot(root, only=only)
     except OSError as error:
         name = f"the file {error.filename} cannot be read: {error.strerror}"
         raise usage_error(name, "Make it readable, or let git ignore it.") from None
@@ -299,6 +327,11 @@ class _Follower:
         try:
             with self._live.open() if self._live else contextlib.nullcontext(), stream:
                 self._show(stream)
+        except UnavailableError:
+            if stream.execution_id:
+                place = f"{stream.execution_id}:{stream.last_sequence}"
+                warn(f"the server is gone; once it answers again: reasond repair --resume {place}")
+            raise
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 self._cancel_or_leave(client, stream)
@@ -341,7 +374,7 @@ class _Follower:
         self._display.show_end(result)
 
 
-def _finish(options: RepairOptions, root: Path, result: Repair | None) -> ExitCode:
+def conclude(options: RepairOptions, root: Path, result: Repair | None) -> ExitCode:
     """Apply an accepted patch, if that is wanted; return the exit code."""
     if result is None:
         return ExitCode.FAILURE
@@ -352,10 +385,45 @@ def _finish(options: RepairOptions, root: Path, result: Repair | None) -> ExitCo
         if options.is_applied:
             warn("nothing was applied, because the patch was not accepted")
         return ExitCode.NOT_ACCEPTED
+    if unseen := [one for one in result.suspect_lines if not _is_allowed(one, options.allowed)]:
+        place = f"{unseen[0].path}:{unseen[0].line}"
+        warn(f"{len(unseen)} lines need review, such as {place}, which {unseen[0].message}. If they are right:")
+        warn(f"reasond repair PATH --resume {result.execution_id} --apply --allow {place}")
+        return ExitCode.NEEDS_REVIEW
+    if not is_plan and get_enum_name(result, "verification") == "NONE" and "unchecked" not in options.allowed:
+        warn("nothing of the patch was run, so it needs review; --allow unchecked takes it as it is")
+        return ExitCode.NEEDS_REVIEW
     if options.is_applied and result.patch and not is_plan:
         changed = apply_patch(result.patch, root)
         write(f"applied to {', '.join(map(sanitize, changed))}", stream=choose_stream())
     return ExitCode.OK
+
+
+def _is_allowed(finding: Finding, allowed: Sequence[str]) -> bool:
+    rule = finding.rule_id.rpartition(".")[2]
+    return not {f"{finding.path}:{finding.line}", finding.path, finding.rule_id, rule}.isdisjoint(allowed)
+
+
+def set_limits(checks: Sequence[Check], limits: Sequence[str]) -> None:
+    """Set the longest time of a run: "test=30" for the check of that name, "30" for all.
+
+    Raises:
+        CommandError: a limit is no number of seconds, or there is no such check.
+    """
+    for text in limits:
+        name, mark, number = text.rpartition("=")
+        chosen = [check for check in checks if not mark or check.name == name]
+        try:
+            seconds = float(number)
+        except ValueError:
+            seconds = math.nan
+        if not seconds > 0 or math.isinf(seconds):
+            raise usage_error(f"--limit {text[:80]!r} has no seconds", "Such as --limit 30 or --limit test=30.")
+        if not chosen:
+            known = ", ".join(check.name for check in checks)
+            raise usage_error(f"--limit {text[:80]!r} names no check", f"The checks are {known}.")
+        for check in chosen:
+            check.timeout.FromNanoseconds(round(seconds * 1e9))
 
 
 def list_checks(

@@ -8,7 +8,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.critics.critic_port import BUILT_IN_CRITICS, find_new, require_findings
+from reasond_server.repair.critics.critic_port import BUILT_IN_CRITICS, find_left, find_new, require_findings
 from reasond_server.repair.results.outcomes import read_findings, write_findings
 
 if TYPE_CHECKING:
@@ -45,10 +45,19 @@ def digest_changes(changes: Mapping[str, bytes | None]) -> Sequence[tuple[str, s
 class Reviews:
     """The critics of one repair. What they find in the original is kept by critic and file.
 
+    `reported` are the findings of the client's report: one that is still there counts as new, and as HIGH.
     A critic that fails is left out of the rest of the repair, with a warning.
     """
 
-    def __init__(self, *, critics: Sequence[Critic], files: Mapping[str, SourceFile], perform: Perform) -> None:
+    def __init__(
+        self,
+        *,
+        critics: Sequence[Critic],
+        files: Mapping[str, SourceFile],
+        perform: Perform,
+        reported: Sequence[Finding] = (),
+    ) -> None:
+        self._reported = reported
         self._critics = list(critics)
         self._files = files
         self._perform = perform
@@ -64,6 +73,7 @@ class Reviews:
             originals = await self._review_originals(critic, changes) if findings else ()
             if findings is not None and originals is not None:
                 new.extend(find_new(findings, originals, files=self._files, changes=changes))
+                new.extend(find_left(findings, self._reported, files=self._files, changes=changes))
         return tuple(new)
 
     async def _review_originals(self, critic: Critic, changes: Mapping[str, bytes | None]) -> Sequence[Finding] | None:

@@ -7,6 +7,7 @@ server's process; the files that they are given are untrusted.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from reasond_server.base.plugins import PLUGIN_NAME, PluginGroup
@@ -111,6 +112,24 @@ def find_new(
         else:
             new.append(one)
     return new
+
+
+def find_left(
+    findings: Sequence[Finding],
+    reported: Iterable[Finding],
+    *,
+    files: Mapping[str, SourceFile],
+    changes: Mapping[str, bytes | None],
+) -> Sequence[Finding]:
+    """Return the findings in changed files that a report names in the original and that are still there, as HIGH."""
+    before = {path: file.content for path, file in files.items() if path in changes}
+    old_lines, new_lines = _split(before), _split(changes)
+    wanted = {_identify(one, old_lines) for one in reported}
+    return [
+        replace(one, severity=Severity.HIGH, message=f"{one.message} (reported, and still there)")
+        for one in findings
+        if _identify(one, new_lines) in wanted
+    ]
 
 
 def _split(contents: Mapping[str, bytes | None]) -> Mapping[str, Sequence[bytes]]:

@@ -1,4 +1,4 @@
-"""Reads diffs and JSON in replies as edits: unified diffs, with or without a head, patches of apply_patch, and objects.
+"""Reads diffs, JSON and tags in replies as edits: unified diffs, patches of apply_patch, objects.
 
 Line numbers of hunks are hints: models count badly. Their context is what finds the place.
 """
@@ -29,7 +29,18 @@ _PATHS: Final = ("path", "file", "file_path", "filepath", "filename", "file_name
 _OLD: Final = ("search", "old", "old_string", "old_str", "old_text", "old_code", "find", "original", "before", "anchor")
 _NEW: Final = ("replace", "new", "new_string", "new_str", "new_text", "new_code", "replacement", "after", "updated")
 _WHOLE: Final = ("content", "contents", "new_content", "file_text", "code")
-_LISTS: Final = ("edits", "changes", "files", "patches", "operations", "replacements", "edit", "diff")
+_CALLS: Final = ("tool_call", "function_call", "tool_use")
+_TAGS: Final = frozenset((*_PATHS, *_OLD, *_NEW, *_WHOLE, *_CALLS))
+_HOLDERS: Final = frozenset(("file", "diff", "edit", "code"))
+_TAG: Final = re.compile(
+    r"<([a-z_]{3,16})(?:[ \t]+(?:path|name|file)=[\"']([^\"'\n]{1,300})[\"'])?[ \t]*>", re.IGNORECASE
+)
+_MOST_TAGS: Final = 400
+_UNTAGGED: Final = re.compile(r"^[ \t]{0,12}(?:`{3}|~{3}|<{5}|-{5,} ?SEARCH)", re.MULTILINE)
+_LISTS: Final = (
+    *("arguments", "input", "parameters"),
+    *("edits", "changes", "files", "patches", "operations", "replacements", "edit", "diff"),
+)
 
 
 def begins_diff(lines: Sequence[str], at: int) -> bool:
@@ -187,9 +198,59 @@ def read_json(text: str) -> Sequence[Edit]:
     return list(_list_json(found, depth=0))
 
 
+def read_tags(text: str) -> Sequence[Edit]:
+    """Return the edits that a text has in tags, such as those of tools: `<path>`, `<search>` and `<replace>`.
+
+    None where it has fences or blocks, which may hold such tags as code, a tag that is not closed, or lines to search
+    for without those that take their place.
+    """
+    edits: list[Edit] = []
+    path = old = ""
+    for name, attribute, content in [] if _UNTAGGED.search(text) else _list_tags(text):
+        path = attribute or path
+        if name in _CALLS:
+            edits += read_json(content)
+        elif name in _WHOLE or attribute:
+            edits.append(Edit(path=path, text=_end(content), form=EditForm.JSON, is_named=bool(path)))
+        elif name in _PATHS:
+            path = content.strip()
+        elif name in _OLD:
+            if old:
+                return ()
+            old = content
+        elif old:
+            edits.append(Edit(path=path, anchor=_end(old), text=_end(content), form=EditForm.JSON, is_named=bool(path)))
+            old = ""
+    return () if old else edits
+
+
+def _list_tags(text: str) -> Sequence[tuple[str, str, str]]:
+    """Return the tags that have no tags within: name, path of an attribute, content; none if one is not closed."""
+    found: list[tuple[str, str, str]] = []
+    at, path = 0, ""
+    for _ in range(_MOST_TAGS):
+        tag = _TAG.search(text, at)
+        if tag is None:
+            return found
+        name, at = tag[1].lower(), tag.end()
+        if name not in _TAGS:
+            continue
+        end = text.find(f"</{tag[1]}>", at)
+        if end < 0:
+            return ()
+        path = tag[2] or path
+        if name in _HOLDERS and _TAG.search(text, at, end):
+            continue
+        found.append((name, path if tag[2] or name in _WHOLE else "", text[at:end].removeprefix("\n")))
+        at, path = end, "" if name in _WHOLE else path
+    return ()
+
+
 def _list_json(found: object, *, depth: int, path: str = "") -> Iterator[Edit]:
     if depth > _DEEPEST:
         return
+    if isinstance(found, str) and found.lstrip().startswith("{") and depth:
+        yield from read_json(found)
     if isinstance(found, list):
         for each in found:
             yield from _list_json(each, depth=depth + 1, path=path)

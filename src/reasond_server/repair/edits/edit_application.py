@@ -131,7 +131,7 @@ class _Editing:
             after = None
         else:
             after = self._edit(edit, before)
-        if after == before:
+        if after == before and path not in self.changes:
             raise EditError(f"An edit of {show(path)} changes nothing.")
         self.changes[path] = after
 

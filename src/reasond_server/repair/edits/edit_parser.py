@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from html import unescape
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.replies import parse_reply
 from reasond_server.errors.base import show
-from reasond_server.repair.edits.diffs import begins_diff, is_diff, join_lines, read_diff, read_json
+from reasond_server.repair.edits.diffs import begins_diff, is_diff, join_lines, read_diff, read_json, read_tags
 from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm, EditReply
 from reasond_server.types.values import value
 
@@ -62,10 +63,21 @@ _CANDIDATE = re.compile(
     r"(?:\d{1,4}|[A-D])[*_]{0,3}(?:[:.)](.*)|[ \t]*)",
     re.IGNORECASE,
 )
+_PLACE_LINES = re.compile(
+    r"(^<{5,40} ?SEARCH[ \t]*\n)(?::(?:start|end)_line:[ \t]*\d{1,7}[ \t]*\n){1,2}-{3,40}[ \t]*\n", re.MULTILINE
+)
+_NUMBER = re.compile(r"[ \t]{0,6}\d{1,6}[ \t]?[|│→\t] ?")
+_HEREDOC = re.compile(r"cat[ \t]{0,4}>[ \t]{0,4}[\"']?([\w./-]{1,300})[\"']?[ \t]{0,4}<<-?[ \t]?[\"']?(\w{1,40})[\"']?")
+_FIRST_LINE = re.compile(
+    r"(?:file ?name|file|path):[ \t]*([\w./-]{1,300}\.\w{1,10})|(?:\"{3}|'{3})([\w./-]{1,300}\.\w{1,10})(?:\"{3}|'{3})",
+    re.IGNORECASE,
+)
 _FENCE_TAG = re.compile(r"[ \t]*</?(?:material|question|observation|passage) [a-z]{16,64}>[ \t]*")
-_FROM = re.compile(r"\b(?:change|replace|from|before|original|old|find|current|instead of)\b", re.IGNORECASE)
+_FROM = re.compile(r"\b(?:change|replace|from|before|original|old|find|search|current|instead of)\b", re.IGNORECASE)
 _TO = re.compile(
-    r"\W{0,4}(?:and )?(?:replace (?:it |this )?)?(?:to|with|by|into|after|new|becomes|should be)\b", re.IGNORECASE
+    r"\W{0,4}(?:and )?(?:replace (?:it |this )?)?(?:to|with|by|into|after|new|becomes|should be|"
+    r"fixed|corrected|updated|replacement|replace)\b",
+    re.IGNORECASE,
 )
 _WHOLE_PART = re.compile(r"\s*(?:@|def |class |async |import |from |func |function |export |package )")
 
@@ -94,8 +106,8 @@ def read_reply(text: str) -> EditReply:
             f"The reply has {len(text)} characters; at most {_MAX_CHARACTERS} are read. Change fewer lines."
         )
     thinking, body = _divide_thinking(text)
-    part = split_candidates(body)[0]
-    edits = list(read_json(part))
+    part = _undress(split_candidates(body)[0])
+    edits = [*read_json(part)] or [*read_tags(part)]
     prose = ""
     if not edits:
         reader = _EditReader(part)
@@ -105,6 +117,17 @@ def read_reply(text: str) -> EditReply:
     if not edits:
         raise EditError(_describe_unread(part))
     return EditReply(thought="\n\n".join(each for each in (thinking, prose) if each), edits=edits)
+
+
+def _undress(text: str) -> str:
+    """Return a reply without what stands around all of it: marks of a quotation, entities, places of blocks."""
+    lines = text.split("\n")
+    if all(line.startswith(">") or not line.strip() for line in lines):
+        lines = [line[2:] if line.startswith("> ") else line[1:] for line in lines]
+    text = "\n".join(lines)
+    if "<<<<<" not in text and "&lt;&lt;&lt;&lt;&lt;" in text:
+        text = unescape(text)
+    return _PLACE_LINES.sub(r"\1", text)
 
 
 def _describe_unread(part: str) -> str:
@@ -243,6 +266,9 @@ class _EditReader:
 
     def _take_content(self, content: Sequence[str], named: str, info: str) -> None:
         """Make edits of the content of a fence."""
+        content = _cut_numbers(content)
+        if not named and content:
+            named, content = _read_first_line(content)
         if is_diff(content, info) and not named.endswith((".diff", ".patch")):
             path, mention = (named, "") if named else self._take_name(is_word_enough=False)
             edits, _ = read_diff(content, path=path, mention=mention, is_fenced=True)
@@ -305,7 +331,8 @@ class _EditReader:
         if anchor and _FILE_NAME.fullmatch(anchor[0].strip()) and (not path or anchor[0].strip() == path):
             path, anchor = anchor[0].strip(), anchor[1:]
         self._at += 1 if self._at < len(self._lines) and _DEEP_FENCE.fullmatch(self._lines[self._at]) is None else 0
-        self.edits.append(Edit(path=path, anchor=join_lines(anchor), text=join_lines(text), mention=mention))
+        old, new = join_lines(_cut_numbers(anchor)), join_lines(_cut_numbers(text))
+        self.edits.append(Edit(path=path, anchor=old, text=new, mention=mention))
         self._end_edit(path)
 
     def _is_block_end(self, size: int, *, has_divider: bool) -> bool:
@@ -330,6 +357,24 @@ class _EditReader:
 
     def _refuse_cut(self, what: str) -> None:
         raise EditError(f"The reply was cut: {what} is not closed. Write fewer lines, and close every block and fence.")
+
+
+def _cut_numbers(lines: Sequence[str]) -> Sequence[str]:
+    """Return lines without the numbers that stand before all of them, as prompts and editors show files."""
+    found = [_NUMBER.match(line) for line in lines if line.strip()]
+    if not found or not all(found):
+        return lines
+    return [_NUMBER.sub("", line, count=1) for line in lines]
+
+
+def _read_first_line(content: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the path that the first line of a fence gives, with the rest: a label, a docstring, or a here-document."""
+    first = content[0].strip()
+    if (found := _HEREDOC.fullmatch(first)) and found[2] in content[1:]:
+        end = content.index(found[2], 1)
+        return ("", content) if any(line.strip() for line in content[end + 1 :]) else (found[1], content[1:end])
+    found = _FIRST_LINE.fullmatch(first)
+    return (found[1] or found[2], content[1:]) if found else ("", content)
 
 
 def _match_opener(line: str) -> tuple[str, str, str] | None:

@@ -23,15 +23,20 @@ _FIRST_SIGNAL: Final = 128
 _MAX_LAST_LINES: Final = 8
 _MAX_LAST_CHARACTERS: Final = 800
 _MAX_NAMED: Final = 10
+_UNCHECKED: Final = (
+    "No check was sent, so nothing was run: candidates were judged by static analysis alone. Let a person review the "
+    "patch, or send a check."
+)
 
 
 @value
 class CheckRuns:
-    """The two runs of a check on the original."""
+    """The runs of a check on the original; `others` are made where its two runs differ and nothing else fails."""
 
     check: Check
     first: CheckOutcome
     second: CheckOutcome
+    others: Sequence[CheckOutcome] = ()
 
 
 def conclude_baseline(
@@ -45,16 +50,20 @@ def conclude_baseline(
     """
     outcomes: dict[str, CheckOutcome] = {}
     flaky: list[str] = []
+    repeats = {one.check.name: len(one.others) + 2 for one in runs if one.others}
     for one in runs:
         first, second = _find_obstacle(one.first), _find_obstacle(one.second)
         if first and second:
             raise _refuse(one, second)
+        if one.others:
+            outcomes[one.check.name] = min((one.first, one.second, *one.others), key=_rank)
+            continue
         outcomes[one.check.name] = _combine(one)
         flaky.extend(_find_differences(one, has_obstacle=bool(first or second)))
-    baseline = Baseline(outcomes=outcomes, flaky=frozenset(flaky), timeouts_s=timeouts_s)
+    baseline = Baseline(outcomes=outcomes, flaky=frozenset(flaky), timeouts_s=timeouts_s, repeats=repeats)
     failing = [outcome.name for outcome in outcomes.values() if _is_failing(outcome, baseline)]
     is_reproduced = any(outcomes[name].role is CheckRole.REPRODUCE for name in failing)
-    if not is_reproduced and not allow_unreproduced:
+    if not is_reproduced and not allow_unreproduced and baseline.is_visible:
         raise NotReproducedError(
             f"No check of the role REPRODUCE fails on the original code; these were run twice: {_name(list(outcomes))}"
             + (f". Flaky, and left out: {_name(flaky)}" if flaky else ""),
@@ -62,6 +71,25 @@ def conclude_baseline(
         )
     baseline = replace(baseline, is_reproduced=is_reproduced)
     return replace(baseline, warnings=tuple(_warn(baseline, flaky)))
+
+
+def needs_more_runs(runs: Sequence[CheckRuns]) -> Sequence[CheckRuns]:
+    """Return the checks of the role REPRODUCE whose two runs differ, if none fails in both: they decide then."""
+    checks = [one for one in runs if one.check.role is CheckRole.REPRODUCE]
+    if any(_find_obstacle(one.first) or _find_obstacle(one.second) for one in checks):
+        return ()
+    differing = [one for one in checks if _find_differences(one, has_obstacle=False)]
+    stable = [
+        _is_failing(_combine(one), Baseline(outcomes={}, flaky=frozenset(_find_differences(one, has_obstacle=False))))
+        for one in checks
+    ]
+    return () if any(stable) else differing
+
+
+def _rank(outcome: CheckOutcome) -> tuple[bool, int]:
+    """Return the sort key of runs that tells most first: the one with most failures."""
+    failed = sum(found is TestOutcome.FAILED for found in outcome.tests.values())
+    return (outcome.status is CheckStatus.PASSED, -failed)
 
 
 def _find_obstacle(outcome: CheckOutcome) -> str:
@@ -122,10 +150,17 @@ def _warn(baseline: Baseline, flaky: Sequence[str]) -> Sequence[str]:
     warnings = []
     if flaky:
         warnings.append(f"Flaky on the original code, so they do not count: {_name(flaky)}.")
+    if baseline.repeats:
+        often = _name([f"{name} ({count} runs)" for name, count in baseline.repeats.items()])
+        warnings.append(
+            f"What fails on the original does not fail each time, so candidates run it more often: {often}."
+        )
     silent = [name for name in baseline.outcomes if name not in baseline.flaky and not counts(name, baseline)]
     if silent:
         warnings.append(f"These checks pass nothing on the original code, so they hold nothing: {_name(silent)}.")
-    if not baseline.is_reproduced:
+    if not baseline.is_visible:
+        warnings.append(_UNCHECKED)
+    elif not baseline.is_reproduced:
         warnings.append("No check of the role REPRODUCE fails on the original code, so none shows a repair.")
     return warnings
 

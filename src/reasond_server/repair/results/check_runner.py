@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
 from reasond_server.repair.results.outcomes import CheckOutcome
-from reasond_server.repair.results.reported_tests import UnreadableResultError, write_output
+from reasond_server.repair.results.reported_tests import UnreadableResultError, escape_text, write_output
 from reasond_server.repair.results.result_parser import CheckResults, read_results
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.types.repairs import CheckStatus, ResultFormat, TestOutcome
@@ -30,6 +31,11 @@ REPORT: Final = "{report}"
 _TIMES_BASELINE: Final = 10.0
 _STREAM_BYTES: Final = 4 * 1024 * 1024
 _KILLED: Final = 137
+_STACKS: Final = (b"Fatal Python error: Aborted", b"SIGQUIT: quit", b"Full thread dump")
+_FRAME: Final = re.compile(
+    r"/workspace/(?P<path>[^\":\s]{1,300})(?:\", line |:)(?P<line>\d{1,7})(?: in (?P<name>[\w.<>]{1,200}))?"
+)
+_MOST_FRAMES: Final = 5
 _TIME_LIMITS: Final = {"wall_s": "did not end in time", "cpu_s": "took more processor time than its limit"}
 _LIMITS: Final = {
     "memory_bytes": "more memory than its limit",
@@ -119,7 +125,9 @@ def _judge_end(check: Check, ended: JobOutcome, result_format: ResultFormat, *, 
         cpu_s=ended.cpu_s,
     )
     if ended.exceeded in _TIME_LIMITS:
-        evidence, reason = write_output(ended.output), f"it {_TIME_LIMITS[ended.exceeded]}"
+        printed, place = _find_place(ended.output)
+        evidence = f"{place}{write_output(printed)}"
+        reason = f"it {_TIME_LIMITS[ended.exceeded]}"
         return replace(outcome, status=CheckStatus.TIMED_OUT, evidence=evidence, reason=reason)
     if ended.exceeded:
         reason = f"it took {_LIMITS.get(ended.exceeded, 'more than its limit')}"
@@ -149,6 +157,21 @@ def _judge_end(check: Check, ended: JobOutcome, result_format: ResultFormat, *, 
         fingerprints=results.fingerprints,
         evidence=results.evidence,
     )
+
+
+def _find_place(output: bytes) -> tuple[bytes, str]:
+    """Return what a check printed itself, and where it was when its time was over, if its runtime has told that.
+
+    The innermost line is left out: a loop is left at another one each time, and equal hangs shall have equal evidence.
+    """
+    start = max(output.rfind(mark) for mark in _STACKS)
+    frames = list(_FRAME.finditer(output[max(start, 0) :].decode("utf-8", "replace")))[:_MOST_FRAMES]
+    if start < 0 or not frames:
+        return output, ""
+    told = []
+    for place, (path, line, name) in enumerate(frame.groups("") for frame in frames):
+        told.append(f"{path}:{line} {name}".strip() if place else f"{path} {name}".strip())
+    return output[:start], f"When its time was over, the code was at {escape_text(', called from '.join(told))}.\n"
 
 
 def _is_passed(results: CheckResults, exit_code: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from reasond_server.repair.results.outcomes import Critique
 from reasond_server.repair.results.reported_tests import AS_A_WHOLE, MAX_EVIDENCE_BYTES, escape_text, shorten
@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
 
 TAMPERING: Final = "tampering"
-"""Name of the critic that looks for what misleads checks, and the rule of its findings."""
+"""Name of the critic that looks for what misleads checks; its rules begin with it."""
+SignRule = Literal[
+    "exit",
+    "runner",
+    "introspection",
+    "dynamic_code",
+    "arguments",
+    "patching",
+    "comparison",
+    "test_files",
+    "known_cases",
+    "standard_module",
+]
+"""The rules of signs; that of a finding has `tampering.` before it."""
 _MAX_TESTS: Final = 40
 _MAX_FINDINGS: Final = 20
 _MAX_LIST_BYTES: Final = 2 * 1024
@@ -188,8 +201,8 @@ def judge_candidate(outcomes: Iterable[CheckOutcome], findings: Sequence[Finding
     Outcomes of held-out checks are left out: nothing that the search learns may come from them.
     """
     visible = [outcome for outcome in outcomes if outcome.role is not CheckRole.HELD_OUT]
-    verdict = _decide([outcome.status for outcome in visible], findings)
-    percent = measure_passes(visible, baseline)
+    verdict = _decide([outcome.status for outcome in visible], findings, is_checked=baseline.is_visible)
+    percent = measure_passes(visible, baseline) if baseline.is_visible else 100.0
     return Critique(
         verdict=verdict,
         score=compute_score(percent, findings, has_passed=verdict is CandidateVerdict.PASSED),
@@ -212,6 +225,23 @@ def compute_score(pass_percent: float, findings: Iterable[Finding], *, has_passe
     """Return the score: three quarters are tests, one quarter is what new findings leave of 100."""
     score = _TESTS_SHARE * pass_percent + _FINDINGS_SHARE * rate_findings(findings)
     return score if has_passed else min(score, MOST_BEFORE_THE_GATE)
+
+
+def list_signs(findings: Iterable[Finding]) -> Sequence[Finding]:
+    """Return the findings that are lines which could mislead checks."""
+    return [one for one in findings if one.rule_id.startswith(f"{TAMPERING}.")]
+
+
+def apply_rulings(findings: Sequence[Finding], rulings: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the findings as an operator wants MEDIUM signs: "review" as they are, "refuse" as HIGH, "allow" not at all.
+
+    `rulings` are by rule, or by "all" for those that it does not name.
+    """
+    signs = {id(one) for one in list_signs(findings) if one.severity is Severity.MEDIUM}
+    for one in findings:
+        ruling = rulings.get(one.rule_id.rpartition(".")[2], rulings.get("all")) if id(one) in signs else None
+        if ruling != "allow":
+            yield replace(one, severity=Severity.HIGH) if ruling == "refuse" else one
 
 
 def measure_passes(outcomes: Iterable[CheckOutcome], baseline: Baseline) -> float:
@@ -244,12 +274,12 @@ def needs_review(rounds: Iterable[Iterable[Critique]]) -> bool:
     return sum(any(is_disputed(critique) for critique in one) for one in rounds) > _MAX_DISAGREEMENTS
 
 
-def _decide(statuses: Collection[CheckStatus], findings: Iterable[Finding]) -> CandidateVerdict:
+def _decide(statuses: Collection[CheckStatus], findings: Iterable[Finding], *, is_checked: bool) -> CandidateVerdict:
     if CheckStatus.FAILED in statuses or any(finding.severity is Severity.HIGH for finding in findings):
         return CandidateVerdict.FAILED
     if CheckStatus.TIMED_OUT in statuses:
         return CandidateVerdict.TIMED_OUT
-    if not statuses or CheckStatus.UNKNOWN in statuses:
+    if (is_checked and not statuses) or CheckStatus.UNKNOWN in statuses:
         return CandidateVerdict.UNKNOWN
     return CandidateVerdict.PASSED
 

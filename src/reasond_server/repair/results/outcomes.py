@@ -53,14 +53,21 @@ class Baseline:
     """The checks on the original code: `outcomes` by name of the check, and what follows for candidates.
 
     `flaky` are tests, as `check::test id`, that differed in two runs and do not count; the name of a check alone is one
-    that differed as a whole. `timeouts_s` are the limits of the checks by name. `warnings` are for the caller.
+    that differed as a whole. `timeouts_s` are the limits of the checks by name. `repeats` are checks, by name, that
+    candidates have to pass so often, because they do not fail each time on the original. `warnings` are for the caller.
     """
 
     outcomes: Mapping[str, CheckOutcome]
     flaky: frozenset[str] = frozenset()
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
+    repeats: Mapping[str, int] = field(default_factory=dict)
     is_reproduced: bool = True
     warnings: Sequence[str] = ()
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether there are checks that the search may see; else candidates are judged by static analysis alone."""
+        return any(outcome.role is not CheckRole.HELD_OUT for outcome in self.outcomes.values())
 
 
 @value

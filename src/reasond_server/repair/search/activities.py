@@ -30,6 +30,7 @@ class RepairCandidate:
         diff: the changes as a unified diff, or the plan.
         thought: what the model wrote besides.
         problem: why an INVALID reply cannot be used, for the model and the caller.
+        model: who wrote it, where several models stand behind one name.
         usage: what the reply cost.
         others: further candidates of the same reply, which cost nothing more.
     """
@@ -48,6 +49,7 @@ class RepairCandidate:
     thought: str = ""
     problem: str = ""
     usage: Usage = NOTHING
+    model: str = ""
     elapsed_s: float = 0.0
     others: Sequence[RepairCandidate] = ()
 
@@ -56,7 +58,7 @@ class RepairCandidate:
 class CandidateOrder:
     """The order of one candidate: its place in the search, and how it is sampled.
 
-    `unread` says why an earlier reply could not be used; empty if all could.
+    `unread` says why an earlier reply could not be used; empty if all could. `notes` tell of failed candidates.
     """
 
     candidate_id: str
@@ -66,6 +68,7 @@ class CandidateOrder:
     temperature: float
     previous: PreviousCandidate | None = None
     unread: str = ""
+    notes: str = ""
 
 
 @value
@@ -81,12 +84,12 @@ class TokenBounds:
 
     def bound_tokens(self, order: CandidateOrder, *, calls: int) -> int:
         """Return the most tokens of a candidate that takes so many calls at most."""
-        if order.previous is None and not order.unread:
+        if order.previous is None and not order.unread and not order.notes:
             return self.original
         if self.is_exact:
             return self.refined
         shown = "" if order.previous is None else f"{order.previous.diff}{order.previous.evidence}"
-        return self.refined + calls * len(f"{shown}{order.unread}".encode())
+        return self.refined + calls * len(f"{shown}{order.unread}{order.notes}".encode())
 
 
 @value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +36,7 @@ CHECK_CPU_S: Final = "check_cpu_s"
 MODEL_CALLS_AT_ONCE: Final = 8
 _NO_EDIT_SCORE: Final = 0.0
 _NEVER_SOLVED: Final = 2.0
+_MOST_REFINED: Final = 2
 _LATS_WIDENING: Final = Widening(factor=2.0)
 
 
@@ -82,6 +85,7 @@ class CandidateProposer:
     """Asks the model for candidates, each in a call of its own: the first with the usual temperature, others spread.
 
     A candidate whose evidence another one has shown before is not refined again: nothing new would be learnt from it.
+    `take_notes` returns what the prompts tell of the candidates so far.
     """
 
     activities: RepairActivities
@@ -90,6 +94,7 @@ class CandidateProposer:
     events: OrderedEvents
     are_tokens_bounded: bool
     failures: tuple[type[Exception], ...]
+    take_notes: Callable[[], str] = str
 
     def __post_init__(self) -> None:
         self._number = 0
@@ -109,11 +114,11 @@ class CandidateProposer:
 
     def _bound_tokens(self, node: Node[RepairNode]) -> int:
         """Return the most tokens of one candidate below `node`; the prompt of a node is counted once."""
-        known = self._most_tokens.get(node.node_id)
-        if known is None:
-            known = self.activities.bound_tokens(self._order(node, self._number + 1, is_first=True))
-            self._most_tokens[node.node_id] = known
-        return known
+        order = self._order(node, self._number + 1, is_first=True)
+        key = f"{node.node_id} {len(order.notes)}"
+        if key not in self._most_tokens:
+            self._most_tokens[key] = self.activities.bound_tokens(order)
+        return self._most_tokens[key]
 
     async def propose(self, node: Node[RepairNode], *, count: int) -> Proposals[RepairNode]:
         """Return the candidates of `count` calls, which run in parallel; see the port.
@@ -171,6 +176,7 @@ class CandidateProposer:
             temperature=self.parameters.temperature if is_first else self.parameters.spread_temperature,
             previous=None if parent is None else _describe_previous(parent, find_critique(node)),
             unread="" if parent is not None and parent.problem else self._unread,
+            notes=self.take_notes(),
         )
 
     def _is_reflected_elsewhere(self, node: Node[RepairNode]) -> bool:
@@ -303,6 +309,58 @@ class RepeatedSelection:
         return ()
 
 
+class Tournament:
+    """Rounds of new candidates from the root and of refined survivors, which meet in a knockout over all rounds.
+
+    Two meet by lot and the one with the better score stays, until `width` are left; each is refined at most twice.
+    Source: rounds of drafts that are distilled and refined (PDR), and recursive tournaments of drafts (RTV).
+    """
+
+    def __init__(self, root: Node[RepairNode], plan: SearchPlan) -> None:
+        self._root = root
+        self._plan = plan
+        self._survivors: list[Node[RepairNode]] = []
+        self._refined: Counter[str] = Counter()
+
+    def choose(self) -> Sequence[Choice[RepairNode]]:
+        """Return the root, and the survivors with half of the candidates."""
+        survivors, count = self._survivors, self._plan.branching
+        share = -(-count // 2) if survivors else 0
+        parts = [share // len(survivors) + (place < share % len(survivors)) for place in range(len(survivors))]
+        chosen = [Choice(node=node, count=part) for node, part in zip(survivors, parts, strict=True) if part]
+        fresh = [Choice(node=self._root, count=count - share)] if count > share else []
+        return [*chosen, *fresh]
+
+    def settle(
+        self, chosen: Sequence[Choice[RepairNode]], expansions: Sequence[Expansion[RepairNode]]
+    ) -> Collection[str]:
+        """Let the survivors meet the new candidates; none is pruned."""
+        self._refined.update(choice.node.node_id for choice in chosen)
+        made = [child for expansion in expansions for child in expansion.children]
+        pool = [
+            node
+            for node in (*self._survivors, *made)
+            if not node.is_solution
+            and 0 < node.depth < self._plan.max_depth
+            and node.score > 0
+            and self._refined[node.node_id] < _MOST_REFINED
+        ]
+        while len(pool) > self._plan.width:
+            pool.sort(key=lambda node: _draw_lot(node, self._plan.seed, len(pool)))
+            games = max(1, min(len(pool) // 2, len(pool) - self._plan.width))
+            met = [
+                min(pair, key=lambda node: rank(node, seed=self._plan.seed))
+                for pair in zip(pool[: 2 * games : 2], pool[1 : 2 * games : 2], strict=True)
+            ]
+            pool = [*met, *pool[2 * games :]]
+        self._survivors = pool
+        return ()
+
+
+def _draw_lot(node: Node[RepairNode], seed: int | None, players: int) -> str:
+    return hashlib.sha256(f"{seed}:{players}:{node.node_id}".encode()).hexdigest()
+
+
 class FirstWave:
     """Divides the first expansion of a selection: `first` candidates, then the rest of them; 0 divides nothing.
 
@@ -377,7 +435,7 @@ def bound_held_out(baseline: Baseline, worst_cost: Mapping[str, float]) -> Cost:
 
 def build_search_plan(parameters: RepairParameters) -> SearchPlan:
     """Return the plan of the shared search."""
-    is_beam = parameters.search is RepairSearch.REFINE_BEAM
+    is_beam = parameters.search in {RepairSearch.REFINE_BEAM, RepairSearch.TOURNAMENT}
     is_single = parameters.search is RepairSearch.GREEDY
     return SearchPlan(
         max_depth=parameters.max_reflection_depth,
@@ -400,6 +458,8 @@ def build_selection(parameters: RepairParameters, plan: SearchPlan) -> Selection
         return RefineBeam(root, plan, delta=parameters.min_improvement_delta / 100)
     if parameters.search is RepairSearch.LATS:
         return UctSelection(root, plan)
+    if parameters.search is RepairSearch.TOURNAMENT:
+        return Tournament(root, plan)
     return RepeatedSelection(root, plan, is_flat=parameters.search is RepairSearch.BEST_OF_N)
 
 

@@ -98,6 +98,10 @@ class CandidateWriter:
         return min(_DIFF_TOKENS, self._window // 8)
 
     @property
+    def _notes_tokens(self) -> int:
+        return self._evidence_tokens if self.parameters.has_notes else 0
+
+    @property
     def _evidence_tokens(self) -> int:
         return min(_EVIDENCE_TOKENS, self._window // 16)
 
@@ -126,7 +130,8 @@ class CandidateWriter:
         """Return the most tokens of any candidate, whatever others it refines."""
         order = CandidateOrder(candidate_id="", number=_LAST_NUMBER, parent_id="", depth=1, temperature=0.0)
         original, is_exact = self.bound_tokens(order), self.model.counter.is_exact
-        added = _FRAME_TOKENS + (self._diff_tokens + self._evidence_tokens if is_exact else 0)
+        shown = self._diff_tokens + self._evidence_tokens + self._notes_tokens
+        added = _FRAME_TOKENS + (shown if is_exact else 0)
         return TokenBounds(original=original, refined=original + self.parameters.most_calls * added, is_exact=is_exact)
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:
@@ -145,7 +150,9 @@ class CandidateWriter:
         usable = [each for each in read if each.status is CandidateStatus.PROPOSED]
         first, *others = usable or read[:1]
         elapsed_s = self.clock.monotonic() - began_s
-        return replace(first, candidate_id=order.candidate_id, usage=usage, elapsed_s=elapsed_s, others=others)
+        return replace(
+            first, candidate_id=order.candidate_id, usage=usage, elapsed_s=elapsed_s, others=others, model=reply.model
+        )
 
     async def _read_candidate(self, order: CandidateOrder, reply: ModelReply, text: str, place: int) -> RepairCandidate:
         """Return candidate `place` of a reply, counted from 1, with the text that it has there."""
@@ -177,7 +184,7 @@ class CandidateWriter:
         """Ask the model for a plan. Raises as `generate`."""
         began_s = self.clock.monotonic()
         reply = await self._ask(
-            self._prompts.write_plan(order.number),
+            self._prompts.write_plan(order.number, order.previous),
             label=order.candidate_id,
             index=order.number - 1,
             temperature=order.temperature,
@@ -185,10 +192,11 @@ class CandidateWriter:
         return RepairCandidate(
             candidate_id=order.candidate_id,
             number=order.number,
-            parent_id="",
+            parent_id=order.parent_id,
             depth=order.depth,
             changes={},
             diff=restore(reply.parsed.text).strip(),
+            model=reply.model,
             usage=reply.spent,
             elapsed_s=self.clock.monotonic() - began_s,
         )
@@ -215,6 +223,7 @@ class CandidateWriter:
         count = model.counter.count_text
         window = self._window
         taken = self.parameters.max_tokens + _FRAME_TOKENS + self._diff_tokens + self._evidence_tokens
+        taken += self._notes_tokens
         if self.parameters.allow_tool_use:
             taken += MOST_LOOK_UPS * (_LOOK_UP_TOKENS + _LOOK_UP_REPLY_TOKENS)
         words = [evidence, task.description, *(f"{issue.path} {issue.message}" for issue in task.report.issues)]
@@ -248,6 +257,7 @@ class CandidateWriter:
             order.number,
             previous=previous,
             unread=head(order.unread, self._evidence_tokens),
+            notes=head(order.notes, self._notes_tokens),
             may_look_up=self.parameters.allow_tool_use,
         )
 

@@ -162,6 +162,12 @@ _JUDGE: Final = (
     "steps that nobody needs? Answer with one line for all plans and nothing else, such as: 1: 7, 2: 3"
 )
 _UNREAD: Final = "An earlier reply could not be used, for this reason:"
+_REFLECT: Final = (
+    "Reflect on these issues: first say in one or two sentences why the previous candidate failed, then generate an "
+    "improved one. Its edits apply to the original files above, not to the previous candidate."
+)
+_REFLECT_PLAN: Final = "Reflect on these issues, then write the whole plan again without them."
+_NOTES: Final = "Other candidates changed this, and failed; do not repeat them:"
 _EVIDENCE: Final = "What the checks say of the original code:"
 
 
@@ -190,18 +196,22 @@ class RepairPrompts:
         *,
         previous: PreviousCandidate | None = None,
         unread: str = "",
+        notes: str = "",
         may_look_up: bool = False,
     ) -> Sequence[Message]:
         """Return the prompt of candidate `number`, which counts from 1; with `previous` one that improves it.
 
-        `unread` says why the reply before could not be used. With `may_look_up` the prompt offers the look-ups.
+        `unread` says why the reply before could not be used, `notes` how other candidates failed. With `may_look_up`
+        the prompt offers the look-ups.
         """
         parts = [*self._write_task(), build_cot_prompt(self.report, 1)]
         if self.evidence:
             parts.append(f"{_EVIDENCE}\n{self._fence('observation', self.evidence)}")
         parts.append(write_edit_format(_write_line(self.files.example)))
+        if notes:
+            parts.append(f"{_NOTES}\n{self._fence('observation', notes)}")
         if previous is not None:
-            parts.append(self._write_previous(previous))
+            parts.append(self._write_previous(previous, _REFLECT))
         if unread:
             parts.append(f"{_UNREAD}\n{self._fence('observation', unread)}")
         parts.append(f"Attempt {number}")
@@ -209,10 +219,11 @@ class RepairPrompts:
         system = f"{_FIXER}\n{FENCE_RULE.strip()}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 
-    def write_plan(self, number: int) -> Sequence[Message]:
-        """Return the prompt of plan `number`, which counts from 1."""
+    def write_plan(self, number: int, previous: PreviousCandidate | None = None) -> Sequence[Message]:
+        """Return the prompt of plan `number`, which counts from 1; with `previous` one that improves it."""
         system = f"{_PLANNER}\n{FENCE_RULE.strip()}"
-        text = "\n\n".join([*self._write_task(), f"Attempt {number}"])
+        shown = [] if previous is None else [self._write_previous(previous, _REFLECT_PLAN)]
+        text = "\n\n".join([*self._write_task(), *shown, f"Attempt {number}"])
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content=text))
 
     def write_judging(self, plans: Sequence[str]) -> Sequence[Message]:
@@ -232,12 +243,10 @@ class RepairPrompts:
             parts.append(f"What is wanted:\n{self._fence('question', self.description)}")
         return parts
 
-    def _write_previous(self, previous: PreviousCandidate) -> str:
+    def _write_previous(self, previous: PreviousCandidate, wanted: str) -> str:
         return (
             f"PreviousCandidate:\n{self._fence('passage', previous.diff or 'It held no usable edit.')}\n"
-            f"CriticScore: {previous.score:.0f}/100\n{self._fence('observation', previous.evidence)}\n"
-            "Reflect on these issues: first say in one or two sentences why the previous candidate failed, then "
-            "generate an improved one. Its edits apply to the original files above, not to the previous candidate."
+            f"CriticScore: {previous.score:.0f}/100\n{self._fence('observation', previous.evidence)}\n{wanted}"
         )
 
     def _fence(self, tag: str, text: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from reasond_server.repair.results.gate import SignRule
 from reasond_server.repair.search.look_ups import MOST_LOOK_UPS
 from reasond_server.types.policy_sections import ChosenName, PluginName, PolicySection, freeze
 from reasond_server.types.repairs import RepairSearch
@@ -30,6 +31,19 @@ class RepairDefaults(PolicySection):
         RepairSearch, Field(strict=False, description="How candidates are searched; see docs/guides/repair.md.")
     ] = RepairSearch.REFINE_BEAM
     num_candidates: Annotated[int, Field(ge=1, le=10, description="Candidates of one round.")] = 5
+    first_candidates: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=10,
+            description="Candidates that are judged before the rest of the first round is asked for: 1 makes an easy "
+            "fix cost one call, and others one call's time more; 0 asks for the round at once.",
+        ),
+    ] = 0
+    take_notes: Annotated[
+        bool,
+        Field(description="Whether prompts tell what other candidates changed and how they failed; tournament always."),
+    ] = False
     max_reflection_depth: Annotated[
         int, Field(ge=1, le=10, description="Largest depth of a candidate; those made from the original have 1.")
     ] = 3
@@ -91,7 +105,11 @@ class RepairParameters(RepairDefaults):
     """The parameters of one repair as they apply; repairs.proto gives units and bounds."""
 
     seed: Annotated[int | None, Field(ge=-(2**63), le=2**63 - 1)] = None
-    first_candidates: Annotated[int, Field(ge=0, le=10)] = 0
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether prompts tell of failed candidates."""
+        return self.take_notes or self.search is RepairSearch.TOURNAMENT
 
     @property
     def most_calls(self) -> int:
@@ -104,15 +122,6 @@ class RepairPolicy(RepairDefaults):
     """Repairs: candidates, critics that run them, and the patch."""
 
     enabled: Annotated[bool, Field(description="Whether repairs are offered.")] = False
-    first_candidates: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=10,
-            description="Candidates that are judged before the rest of the first round is asked for: 1 makes an easy "
-            "fix cost one call, and others one call's time more; 0 asks for the round at once.",
-        ),
-    ] = 0
     model_preference: Annotated[
         tuple[Annotated[str, StringConstraints(max_length=64)], ...],
         Field(
@@ -170,12 +179,19 @@ class RepairPolicy(RepairDefaults):
             "repair:commands may use.",
         ),
     ] = field(default_factory=dict)
+    signs: Annotated[
+        Mapping[SignRule | Literal["all"], Literal["review", "refuse", "allow"]],
+        AfterValidator(freeze),
+        Field(
+            description="What becomes of lines that could mislead checks, by rule or for all: review tells them with "
+            "the patch, refuse accepts no such patch, allow lets them pass. What certainly cheats is refused.",
+        ),
+    ] = field(default_factory=dict)
 
     @property
     def defaults(self) -> RepairParameters:
         """The parameters of a request that names none."""
-        preset = {each.name: getattr(self, each.name) for each in fields(RepairDefaults)}
-        return RepairParameters(**preset, first_candidates=self.first_candidates)
+        return RepairParameters(**{each.name: getattr(self, each.name) for each in fields(RepairDefaults)})
 
     @property
     def ceilings(self) -> Mapping[str, float]:

@@ -15,11 +15,13 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.repair.results.gate import (
     REVIEW_WARNING,
-    TAMPERING,
+    is_disputed,
+    list_signs,
     needs_review,
     report_baseline,
     report_candidate,
 )
+from reasond_server.repair.search.candidate_notes import write_notes
 from reasond_server.repair.search.candidate_search import (
     CANDIDATES,
     CHECK_CPU_S,
@@ -35,7 +37,7 @@ from reasond_server.repair.search.candidate_search import (
     build_selection,
     find_critique,
 )
-from reasond_server.repair.search.voting import JudgedCandidate, rank_candidates, vote_on
+from reasond_server.repair.search.voting import JudgedCandidate, name_models, rank_candidates, vote_on
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
 from reasond_server.types import FinishReason
@@ -50,6 +52,7 @@ from reasond_server.types.repairs import (
     RankedPatch,
     ReflectionIteration,
     ReflectionStep,
+    Severity,
     ValidationStep,
     Verification,
     VoteResult,
@@ -58,7 +61,7 @@ from reasond_server.types.repairs import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.search.activities import RepairActivities, RepairCandidate
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
     from reasond_server.types import Budget, Event
-    from reasond_server.types.repairs import CheckReport
+    from reasond_server.types.repairs import CheckReport, Finding
 
 _MOST_RANKED: Final = 5
 _MOST_SHOWN: Final = 600
@@ -88,11 +91,20 @@ _NO_IMPROVEMENT: Final = (
     "The best score of round {round} rose by less than min_improvement_delta = {delta:g}; the search ended with it."
 )
 _DEMOTED: Final = "Second-best candidate chosen due to patch validation failure: {problem}"
+_FEWEST_TRIES: Final = 3
+_STUBBORN: Final = (
+    "{count} tests failed with every candidate, while others were mended ({tests}). If they are about something else, "
+    "leave them out of the check: pytest --deselect ID, go test -skip NAME, node --test --test-skip-pattern NAME."
+)
 _NOT_ACCEPTED: Final = "The patch is not accepted: it does not pass every check. A person should review it."
 _HELD_OUT_FAILED: Final = (
     "The patch passes the checks that the search saw and fails held-out ones ({checks}). A person should review it."
 )
 _NEEDS_REVIEW: Final = "Needs review: {count} lines of the patch could mislead its checks: {lines}."
+_DISPUTED: Final = (
+    "The patch is not accepted although it passes every check, because of new findings that are HIGH: {lines}. A "
+    "person should review it."
+)
 _NO_PATCH: Final = "No candidate gives a patch that applies."
 
 
@@ -100,7 +112,8 @@ _NO_PATCH: Final = "No candidate gives a patch that applies."
 class RepairOutcome:
     """What came of a repair; the fields are those of `types.repairs.Repair`.
 
-    `is_early` says that a candidate was accepted before the budget was spent.
+    `is_early` says that a candidate was accepted before the budget was spent. `model` names who answered, where several
+    models stand behind one name.
     """
 
     patch: str = ""
@@ -111,6 +124,8 @@ class RepairOutcome:
     ranking: Sequence[RankedPatch] = ()
     vote: VoteResult | None = None
     warnings: Sequence[str] = ()
+    suspect_lines: Sequence[Finding] = ()
+    model: str = ""
     is_early: bool = False
 
 
@@ -140,6 +155,8 @@ class RepairRun:
         self._events = OrderedEvents(self.emit)
         self._keys: set[str] = set()
         self._warnings: list[str] = []
+        self._failing: frozenset[str] = frozenset()
+        self._noted: list[JudgedCandidate] = []
         self.judged: list[JudgedCandidate] = []
         self.rounds: list[ReflectionIteration] = []
         self._critiques: list[Sequence[Critique]] = []
@@ -172,6 +189,7 @@ class RepairRun:
             finish_reason=finish_reason,
             final_candidate_id="" if best is None else best.candidate.candidate_id,
             warnings=tuple(self._warnings),
+            model=name_models(self.judged),
         )
 
     def _build_selection(self) -> SelectionPolicy[RepairNode]:
@@ -199,6 +217,7 @@ class RepairRun:
                 events=self._events,
                 are_tokens_bounded=budget.max_total_tokens is not None,
                 failures=(*failures, TokenBudgetExhaustedError),
+                take_notes=self._take_notes if parameters.has_notes else str,
             ),
             evaluator=CandidateEvaluator(activities=self.activities, report=self._report_critique, events=self._events),
             plan=build_search_plan(parameters),
@@ -238,6 +257,7 @@ class RepairRun:
                 finish_reason=self._why_ended(search),
                 vote=vote,
                 warnings=tuple(self._warnings),
+                model=name_models(self.judged),
                 is_early=search.ending is SearchEnding.SOLVED,
             )
         is_accepted, verification = await self._verify(winner)
@@ -256,6 +276,8 @@ class RepairRun:
             ],
             vote=vote,
             warnings=tuple(self._warnings),
+            suspect_lines=list_signs(winner.critique.findings),
+            model=name_models(self.judged),
             is_early=search.ending is SearchEnding.SOLVED,
         )
 
@@ -300,13 +322,15 @@ class RepairRun:
         problem = ""
         if failed:
             problem = _HELD_OUT_FAILED.format(checks=", ".join(failed))
+        elif is_disputed(winner.critique):
+            worst = [one for one in winner.critique.findings if one.severity is Severity.HIGH]
+            problem = _DISPUTED.format(lines=_name_findings(worst))
         elif not winner.critique.is_solution:
             problem = _NOT_ACCEPTED
         if problem:
             self._warnings.append(problem)
-        if suspect := [one for one in winner.critique.findings if one.rule_id == TAMPERING]:
-            lines = "; ".join(f"{one.path}:{one.line} {one.message}" for one in suspect[:_MOST_RANKED])
-            self._warnings.append(_NEEDS_REVIEW.format(count=len(suspect), lines=lines))
+        if suspect := list_signs(winner.critique.findings):
+            self._warnings.append(_NEEDS_REVIEW.format(count=len(suspect), lines=_name_findings(suspect)))
         self.emit(
             ValidationStep(
                 candidate_id=winner.candidate.candidate_id,
@@ -320,6 +344,7 @@ class RepairRun:
 
     def _report_baseline(self, baseline: Baseline) -> None:
         reports = report_baseline(baseline)
+        self._failing = _list_failed(reports)
         self.emit(
             BaselineStep(
                 is_reproduced=baseline.is_reproduced,
@@ -374,8 +399,13 @@ class RepairRun:
             notes="; ".join(_describe(one, critique) for one, critique in scored),
         )
         self.rounds.append(reflection)
+        self._noted += [JudgedCandidate(candidate=one, critique=critique) for one, critique in scored]
         self._critiques.append([critique for _, critique in scored])
         self.emit(ReflectionStep(reflection=reflection))
+
+    def _take_notes(self) -> str:
+        """Return the notes of all rounds that are over: within a round they stay the same."""
+        return write_notes(self._noted)
 
     def _note_ending(self, search: TreeSearch[RepairNode], selection: SelectionPolicy[RepairNode]) -> None:
         """Warn of why the search ended without a candidate that was accepted at once."""
@@ -389,10 +419,7 @@ class RepairRun:
                 )
             elif selection.has_reached_depth and not search.solutions:
                 self._warnings.append(_DEPTH_REACHED)
-        unread = [one.candidate.problem for one in self.judged if one.candidate.problem]
-        if unread:
-            shown = unread[-1][:_MOST_SHOWN]
-            self._warnings.append(_UNREAD.format(count=len(unread), all=len(self.judged), problem=shown))
+        self._note_candidates()
         if search.ending is SearchEnding.REPETITIVE:
             self._warnings.append(_TOO_SIMILAR.format(patience=parameters.patience))
         elif search.shortage in _OWN_BOUNDS and not search.solutions:
@@ -401,6 +428,24 @@ class RepairRun:
             self._warnings.append(REVIEW_WARNING)
         if search.tally.failed_calls:
             self._warnings.append(f"{search.tally.failed_calls} model calls failed; the search went on without them.")
+
+    def _note_candidates(self) -> None:
+        """Warn of what many candidates have in common."""
+        unread = [one.candidate.problem for one in self.judged if one.candidate.problem]
+        if unread:
+            shown = unread[-1][:_MOST_SHOWN]
+            self._warnings.append(_UNREAD.format(count=len(unread), all=len(self.judged), problem=shown))
+        if stubborn := self._find_stubborn():
+            self._warnings.append(_STUBBORN.format(tests=", ".join(stubborn[:_MOST_RANKED]), count=len(stubborn)))
+
+    def _find_stubborn(self) -> Sequence[str]:
+        """Return the tests that fail with every candidate, where one passes all others and mends something."""
+        failed = [_list_failed(one.critique.reports) for one in self.judged if one.critique.reports]
+        if len(failed) < _FEWEST_TRIES:
+            return ()
+        common = frozenset.intersection(*failed)
+        is_alone = any(each == common and each < self._failing for each in failed)
+        return sorted(common) if common and is_alone else ()
 
     def _describe_shortage(self, shortage: str) -> str:
         """Return the warning of a search that a bound of its parameters ended."""
@@ -423,6 +468,16 @@ def _build_verification(reports: Sequence[CheckReport]) -> Verification:
     if not roles:
         return Verification.NONE
     return Verification.HELD_OUT if CheckRole.HELD_OUT in roles else Verification.VISIBLE_ONLY
+
+
+def _list_failed(reports: Iterable[CheckReport]) -> frozenset[str]:
+    return frozenset(f"{report.name}: {test_id}" for report in reports for test_id in report.failed)
+
+
+def _name_findings(findings: Sequence[Finding]) -> str:
+    return "; ".join(
+        f"{one.path}:{one.line} {one.message} ({one.rule_id.rpartition('.')[2]})" for one in findings[:_MOST_RANKED]
+    )
 
 
 def _describe(candidate: RepairCandidate, critique: Critique) -> str:

@@ -67,3 +67,8 @@ def vote_on(judged: Sequence[JudgedCandidate]) -> VoteResult:
         )
     # The sort is stable: the older of two equal candidates comes first.
     return VoteResult(votes=sorted(votes, key=lambda vote: -vote.weight), criteria=CRITERIA)
+
+
+def name_models(judged: Sequence[JudgedCandidate]) -> str:
+    """Return who wrote the candidates, in the order in which they first did; empty where one model has that name."""
+    return ", ".join(dict.fromkeys(one.candidate.model for one in judged if one.candidate.model))

@@ -149,8 +149,12 @@ def _in_checks(task: RepairTask, policy: RepairPolicy, *, may_use_commands: bool
     if len(checks) > MAX_CHECKS:
         yield Violation(field="checks", description=f"must have at most {MAX_CHECKS} entries, got {len(checks)}")
         return
-    if not any(check.role is not CheckRole.HELD_OUT for check in checks):
-        text = "must have at least one entry of the role REPRODUCE or REGRESSION, which says when the code is right"
+    is_told = bool(task.report.issues or task.report.test_outcomes or task.config.get("allow_unreproduced"))
+    if not is_told and not any(check.role is not CheckRole.HELD_OUT for check in checks):
+        text = (
+            "must have at least one entry of the role REPRODUCE or REGRESSION, which says when the code is right; "
+            "for static analysis alone send a report of what is wrong, or set allow_unreproduced"
+        )
         yield Violation(field="checks", description=text)
     counts = Counter(check.name for check in checks)
     for index, check in enumerate(checks):

@@ -296,7 +296,7 @@ class RepairWork:
             verification=outcome.verification,
             level=self._level,
             finish_reason=ending.finish_reason,
-            model=self._model_name(run),
+            model=outcome.model or self._model_name(run),
             usage=accounts.usage,
             elapsed_s=accounts.elapsed_s,
             final_candidate_id=outcome.final_candidate_id,
@@ -308,6 +308,7 @@ class RepairWork:
             reflection_summary=() if progress is None else tuple(progress.rounds),
             warnings=(*accounts.warnings, *changes, *own, *ending.warnings),
             error=ending.to_failure(),
+            suspect_lines=tuple(outcome.suspect_lines),
         )
 
     def leave(self, run: Run) -> None:  # noqa: ARG002 - as the protocol has it

@@ -138,6 +138,8 @@ class Workbench:
                 allow_unreproduced=parameters.allow_unreproduced,
                 linter=workshop.linter,
                 critics=workshop.critics,
+                reported=task.report.issues,
+                signs={str(rule): ruling for rule, ruling in self.policy.signs.items()},
                 perform=site.perform,
                 observer=self.observer,
             )

@@ -57,6 +57,30 @@ def _read(path: str) -> bytes:
     return b"".join(parts)
 
 
+def list_by_age(pid: int, *, without: int) -> list[list[int]]:
+    """Return the descendants of `pid` but `without`, first those that have no children themselves."""
+    found = [each for each in list_descendants(pid) if each != without]
+    leaves = [each for each in found if not _list_children(each)]
+    return [leaves, [each for each in found if each not in leaves]]
+
+
+def ask_for_stacks(pids: list[int]) -> None:
+    """Send each process the signal at which its runtime prints the stacks of its threads."""
+    for pid in pids:
+        with suppress(OSError):
+            is_python = b"python" in _read(f"/proc/{pid}/cmdline").partition(b"\0")[0]
+            os.kill(pid, signal.SIGABRT if is_python else signal.SIGQUIT)
+
+
+def are_alive(pids: list[int]) -> bool:
+    """Return whether one of `pids` goes on."""
+    for pid in pids:
+        with suppress(OSError):
+            if _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] not in ([b"Z"], []):
+                return True
+    return False
+
+
 def measure(pids: list[int], *, memory_limit: int) -> KinUsage:
     """Return what `pids` use. Memory is the resident one, and the proportional share where that is over the limit."""
     tasks, ticks, pages = 0, 0, 0

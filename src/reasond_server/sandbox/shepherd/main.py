@@ -29,6 +29,7 @@ _LONGEST_PATH = 4096
 _LOOK_S = 0.05
 _PRIORITY = -10
 _GRACE_S = 5.0
+_STACKS_S = 1.0
 # Looking at the disk takes at most this share of the time, however many files there are.
 _DISK_SHARE = 10
 _KILLED = 128 + signal.SIGKILL
@@ -158,6 +159,27 @@ class StartedJob:
                     self.code = code if code >= 0 else 128 - code
         return is_over
 
+    def ask_where_it_is(self, kept: Output) -> None:
+        """Have the processes print their stacks: those of Python do so at SIGABRT, those of Go and Java at SIGQUIT.
+
+        Who has children comes last, because some hand on what these print.
+        """
+        poll = select.poll()
+        poll.register(self.output, select.POLLIN)
+        for pids in kin.list_by_age(os.getpid(), without=self.pid if self._has_namespace else 0):
+            kin.ask_for_stacks(pids)
+            end = time.monotonic() + _STACKS_S
+            while (left := end - time.monotonic()) > 0 and kin.are_alive(pids):
+                if poll.poll(min(left, _LOOK_S) * 1000) and not self._take(kept):
+                    return
+        while poll.poll(0) and self._take(kept):
+            pass
+
+    def _take(self, kept: Output) -> bool:
+        chunk = os.read(self.output, _CHUNK)
+        kept.add(chunk)
+        return bool(chunk)
+
     def end(self) -> None:
         """Kill all processes of the job and wait until none is left."""
         # One of the two ends all of them at once: the process that waits for this, or the end of the namespace.
@@ -233,6 +255,8 @@ def run(order: Order) -> tuple[JobReport, bytes]:
     failure = job.read_failure()
     watch = Watch(bounds, started)
     exceeded = "" if failure else attend(job, kept, watch)
+    if exceeded in {"wall_s", "cpu_s"}:
+        job.ask_where_it_is(kept)
     job.end()
     while chunk := os.read(job.output, _CHUNK):
         kept.add(chunk)

@@ -11,7 +11,7 @@ import pytest
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.repairs import CheckUnusableError, NotReproducedError
 from reasond_server.repair.critics.linting import find_ruff
-from reasond_server.types.repairs import CandidateVerdict, CheckRole, CheckStatus, ResultFormat
+from reasond_server.types.repairs import CandidateVerdict, CheckRole, CheckStatus, Finding, ResultFormat, Severity
 from tests.repairing import (
     ENVIRONMENT,
     LocalRunner,
@@ -243,3 +243,29 @@ async def test_a_run_that_says_nothing_and_the_one_after_it_both_count() -> None
     assert critique.verdict is CandidateVerdict.UNKNOWN
     assert (len(critique.reports), critique.repeats) == (1, 1)
     assert critics.checks_run == len(sandbox.jobs) == 4
+
+
+async def test_what_fails_now_and_then_has_to_pass_as_often_as_the_original_was_run() -> None:
+    passed, failed = end_job(report=junit(a="passed")), end_job(1, report=junit(a="failed"))
+    runner = ScriptedRunner(passed, failed, passed, passed, passed, *[passed] * 4, failed)
+    critics = build_critics(FILES, [check("fault")], sandbox=runner)
+    baseline = await critics.measure_baseline()
+    assert (baseline.is_reproduced, len(runner.jobs)) == (True, 5)
+    assert critics.worst_cost["checks"] == 5
+    critique = await critics.judge(RIGHT)
+    assert (critique.verdict, len(runner.jobs), critique.repeats) == (CandidateVerdict.FAILED, 10, 4)
+
+
+async def test_without_checks_static_analysis_alone_judges_and_reported_findings_have_to_go() -> None:
+    files = {"calc.py": "def add(a, b):\n    return a + c\n"}
+    reported = [Finding(rule_id="F821", severity=Severity.HIGH, path="calc.py", line=2, message="undefined name")]
+    critics = build_critics(files, (), linter=find_ruff(), reported=reported)
+    await critics.measure_baseline()
+    right = await critics.judge({"calc.py": b"def add(a, b):\n    return a + b\n"})
+    assert (right.verdict, right.is_solution, right.score, right.reports) == (CandidateVerdict.PASSED, True, 100, ())
+    for text in (b"def add(a, b):\n    return a + d\n", b"# moved\ndef add(a, b):\n    return a + c\n"):
+        wrong = await critics.judge({"calc.py": text})
+        assert not wrong.is_solution
+        assert wrong.score < 85
+    assert "reported, and still there" in wrong.evidence
+    assert any("nothing was run" in warning for warning in critics.warnings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.errors.repairs import CheckUnusableError, NotReproducedError
-from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline
+from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline, needs_more_runs
 from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
 from reasond_server.types.repairs import CheckRole, CheckStatus, TestOutcome
 from tests.repairing import check
@@ -145,3 +145,37 @@ def test_only_the_role_reproduce_shows_the_fault() -> None:
         [CheckRuns(check=regression, first=one, second=one)], timeouts_s={}, allow_unreproduced=True
     )
     assert any("hold nothing: 'r'" in warning for warning in baseline.warnings)
+
+
+def pair(first: CheckOutcome, second: CheckOutcome, *others: CheckOutcome, **options: CheckRole) -> CheckRuns:
+    return CheckRuns(check=check("unit", **options), first=first, second=second, others=others)
+
+
+@pytest.mark.parametrize(
+    ("runs", "count"),
+    [
+        ([pair(ran(a=F), ran(a=P))], 1),
+        ([pair(ran(1), ran(0))], 1),
+        ([pair(ran(a=F, b=F), ran(a=P, b=F))], 0),
+        ([pair(ran(a=P), ran(a=P))], 0),
+        ([pair(ran(1, reason=BROKEN), ran(a=P))], 0),
+        ([pair(ran(a=F), ran(a=P), role=CheckRole.REGRESSION)], 0),
+    ],
+)
+def test_a_flaky_check_is_run_more_often_where_nothing_else_fails(runs: list[CheckRuns], count: int) -> None:
+    assert len(needs_more_runs(runs)) == count
+
+
+def test_a_fault_that_shows_itself_now_and_then_is_reproduced_and_candidates_have_to_pass_often() -> None:
+    runs = pair(ran(a=P, b=P), ran(a=P, b=F), ran(a=P, b=P), ran(a=P, b=P), ran(a=P, b=F))
+    baseline = conclude_baseline([runs], timeouts_s={})
+    assert baseline.is_reproduced
+    assert not baseline.flaky
+    assert baseline.repeats == {"unit": 5}
+    assert any("run it more often: 'unit (5 runs)'" in warning for warning in baseline.warnings)
+
+
+def test_without_checks_it_is_told_that_nothing_is_run() -> None:
+    baseline = conclude_baseline([], timeouts_s={})
+    assert not baseline.is_visible
+    assert any("No check was sent, so nothing was run" in warning for warning in baseline.warnings)

@@ -17,6 +17,23 @@ if TYPE_CHECKING:
     from reasond_server.repair.results.outcomes import CheckOutcome
 
 
+PYTHON_STACK = """dots ..Fatal Python error: Aborted
+
+Current thread 0x7f (most recent call first):
+  File "/workspace/calc.py", line 4 in add
+  File "/workspace/tests/test_calc.py", line 9 in test_add
+  File "/usr/lib/python3/site-packages/_pytest/python.py", line 159 in call
+"""
+GO_STACK = """SIGQUIT: quit
+
+goroutine 7 [chan receive]:
+example.com/m.Add(...)
+\t/workspace/m.go:5
+example.com/m.TestAdd(0xc0)
+\t/workspace/m_test.go:7 +0x2d
+"""
+
+
 def runner(sandbox: ScriptedRunner, **limits: Any) -> CheckRunner:
     environment = replace(ENVIRONMENT, limits=SandboxLimits(**limits))
     tree = FolderTree(source_files({"calc.py": ""}))
@@ -136,3 +153,24 @@ def test_no_limit_is_over_that_of_the_environment() -> None:
     assert checks.limit_later(check("a"), baseline_s=100.0, least_s=2.0) == 60.0
     assert checks.limit_first(check("a", timeout_s=3.0)) == 3.0
     assert checks.limit_first(check("a")) == 60.0
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        (PYTHON_STACK, "calc.py add, called from tests/test_calc.py:9 test_add"),
+        (GO_STACK, "m.go, called from m_test.go:7"),
+    ],
+)
+async def test_a_hang_says_where_the_code_was(printed: str, told: str) -> None:
+    outcome, _ = await run(end_job(137, output=printed, exceeded="wall_s"))
+    assert outcome.status is CheckStatus.TIMED_OUT
+    assert f"When its time was over, the code was at {told}." in outcome.evidence
+    # A loop is left at another line each time, and equal hangs shall have equal evidence.
+    moved, _ = await run(end_job(137, output=printed.replace("line 4", "line 3"), exceeded="wall_s"))
+    assert moved.evidence == outcome.evidence
+
+
+async def test_lines_that_the_code_printed_itself_are_no_place_of_a_hang() -> None:
+    outcome, _ = await run(end_job(137, output="/workspace/calc.py:3: warning", exceeded="wall_s"))
+    assert outcome.evidence == "/workspace/calc.py:3: warning"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.repair.results.gate import (
+    apply_rulings,
     compare_with_baseline,
     compute_score,
     counts,
@@ -29,7 +30,7 @@ from reasond_server.types.repairs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 P, F, S, M = TestOutcome.PASSED, TestOutcome.FAILED, TestOutcome.SKIPPED, TestOutcome.MISSING
 REPRODUCE, REGRESSION, HELD_OUT = CheckRole.REPRODUCE, CheckRole.REGRESSION, CheckRole.HELD_OUT
@@ -195,8 +196,15 @@ def test_a_check_that_holds_nothing_has_no_say(one: CheckOutcome, flaky: tuple[s
 
 
 def test_where_no_check_has_a_say_nothing_is_known() -> None:
-    critique = judge_candidate([], (), baseline())
+    critique = judge_candidate([], (), baseline(outcome(a=F), flaky=("unit",)))
     assert (critique.verdict, critique.is_solution, critique.signature) == (CandidateVerdict.UNKNOWN, False, "")
+
+
+def test_where_no_check_was_sent_static_analysis_alone_judges() -> None:
+    assert judge_candidate([], (), baseline()).score == 100
+    critique = judge_candidate([], (finding(),), baseline())
+    assert (critique.verdict, critique.is_solution) == (CandidateVerdict.FAILED, False)
+    assert critique.score < 85
 
 
 @pytest.mark.parametrize(
@@ -298,3 +306,24 @@ def test_more_than_two_rounds_in_which_tests_and_findings_disagree_need_a_review
 def test_a_report_names_at_most_100_failures() -> None:
     report = report_candidate(outcome(more={f"t{n}": F for n in range(150)}))
     assert (report.total, report.passed, len(report.failed)) == (150, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("rulings", "severities"),
+    [
+        ({}, [Severity.MEDIUM, Severity.HIGH, Severity.MEDIUM]),
+        ({"arguments": "allow"}, [Severity.HIGH, Severity.MEDIUM]),
+        ({"arguments": "refuse"}, [Severity.HIGH, Severity.HIGH, Severity.MEDIUM]),
+        ({"all": "allow"}, [Severity.HIGH, Severity.MEDIUM]),
+        ({"all": "allow", "arguments": "review"}, [Severity.MEDIUM, Severity.HIGH, Severity.MEDIUM]),
+    ],
+)
+def test_an_operator_rules_on_signs_that_are_no_certain_ones(
+    rulings: Mapping[str, str], severities: Sequence[Severity]
+) -> None:
+    findings = [
+        finding(Severity.MEDIUM, "tampering.arguments"),
+        finding(Severity.HIGH, "tampering.exit"),
+        finding(Severity.MEDIUM, "F401"),
+    ]
+    assert [one.severity for one in apply_rulings(findings, rulings)] == severities

@@ -14,7 +14,7 @@ from reasond_server.types import Budget, FinishReason
 from reasond_server.types.repairs import Verification
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.repair.search.activities import CandidateOrder
     from reasond_server.repair.search.repair_run import RepairOutcome
@@ -28,34 +28,40 @@ VAGUE = "We should think about it."
 class ScriptedPlanner:
     """Writes the `plans` in order; its judges give `scores`."""
 
-    def __init__(self, plans: Sequence[str | Exception], scores: Sequence[float | None] = ()) -> None:
+    def __init__(
+        self, plans: Sequence[str | Exception], scores: Sequence[float | None] | Mapping[str, float] = ()
+    ) -> None:
         self.plans = plans
         self.scores = scores
         self.judges = 0
+        self.orders: list[CandidateOrder] = []
 
     async def prepare_plan(self) -> None:
         return
 
     async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
-        plan = self.plans[order.number - 1]
+        self.orders.append(order)
+        plan = self.plans[min(order.number, len(self.plans)) - 1]
         if isinstance(plan, Exception):
             raise plan
         return RepairCandidate(
             candidate_id=order.candidate_id,
             number=order.number,
-            parent_id="",
-            depth=1,
+            parent_id=order.parent_id,
+            depth=order.depth,
             changes={},
             diff=plan,
         )
 
     async def score_plans(self, judge: int, plans: Sequence[str]) -> Sequence[float | None]:
         self.judges = max(self.judges, judge)
-        return list(self.scores) or [None] * len(plans)
+        if isinstance(self.scores, dict):
+            return [self.scores[plan] for plan in plans]
+        return [*self.scores, *[None] * len(plans)][: len(plans)]
 
 
 async def plan_with(
-    planner: ScriptedPlanner, *, budget: Budget | None = None
+    planner: ScriptedPlanner, *, budget: Budget | None = None, candidates: int = 0
 ) -> tuple[RepairOutcome, list[Event], PlanRun]:
     events: list[Event] = []
 
@@ -63,7 +69,7 @@ async def plan_with(
         return False
 
     run = PlanRun(
-        parameters=RepairParameters(num_candidates=len(planner.plans)),
+        parameters=RepairParameters(num_candidates=candidates or len(planner.plans)),
         budget=budget or Budget(),
         activities=planner,
         emit=events.append,
@@ -99,6 +105,39 @@ async def test_a_plan_that_every_judge_gives_nothing_is_returned_and_not_accepte
     outcome, _, _ = await plan_with(ScriptedPlanner([GOOD, OTHER], scores=[0.0, 0.0]))
     assert not outcome.is_accepted
     assert any("gave it 0 (3)" in warning for warning in outcome.warnings)
+
+
+async def test_a_plan_below_the_threshold_is_refined_with_what_is_known_against_it() -> None:
+    better = f"{OTHER} and no longer"
+    planner = ScriptedPlanner([OTHER, VAGUE, GOOD, better], {OTHER: 0.6, VAGUE: 0.5, GOOD: 0.7, better: 0.9})
+    outcome, _, run = await plan_with(planner, candidates=2)
+    assert outcome.is_accepted
+    assert outcome.patch == better
+    first, second = planner.orders[2:]
+    assert [(each.parent_id, each.depth) for each in (first, second)] == [("cand-1", 2), ("cand-2", 2)]
+    assert first.previous is not None
+    assert first.previous.diff == OTHER
+    assert first.previous.score == pytest.approx(60)
+    assert first.previous.evidence == "Judges give it 6.0 of 10."
+    assert second.previous is not None
+    assert "it has 0 steps in a list; Judges give it 5.0 of 10." in second.previous.evidence
+    assert [len(each.candidate_ids) for each in run.rounds] == [2, 2]
+
+
+async def test_a_plan_that_stays_below_the_threshold_is_returned_and_not_accepted() -> None:
+    planner = ScriptedPlanner([f"{OTHER} {number}" for number in range(1, 8)], [0.8, 0.8])
+    outcome, _, run = await plan_with(planner, candidates=2)
+    assert not outcome.is_accepted
+    assert outcome.patch.startswith(OTHER)
+    assert len(run.rounds) == 3
+    assert any("its score is 80, and critique_threshold asks for 85" in warning for warning in outcome.warnings)
+
+
+async def test_plans_that_repeat_others_end_the_reflection() -> None:
+    planner = ScriptedPlanner([OTHER, GOOD], [0.5, 0.5])
+    outcome, _, run = await plan_with(planner)
+    assert not outcome.is_accepted
+    assert (len(planner.orders), len(run.rounds)) == (4, 1)
 
 
 async def test_judges_that_cannot_be_read_leave_the_form_to_decide_and_this_is_said() -> None:

@@ -27,6 +27,7 @@ from reasond_server.types.repairs import (
     ReflectionStep,
     RepairSearch,
     Severity,
+    TestOutcome,
     ValidationStep,
     Verification,
     VoteStep,
@@ -478,12 +479,109 @@ async def test_lines_that_could_mislead_checks_are_told_with_the_patch() -> None
     class Suspect(ScriptedActivities):
         async def judge(self, candidate: RepairCandidate) -> Critique:
             critique = await super().judge(candidate)
-            found = Finding(rule_id="tampering", severity=Severity.MEDIUM, path="a.py", line=3, message="uses sys.argv")
+            found = Finding(
+                rule_id="tampering.arguments", severity=Severity.MEDIUM, path="a.py", line=3, message="uses sys.argv"
+            )
             return replace(critique, findings=[found])
 
     outcome, _, _ = await work(Suspect(lambda _: 97.5))
     assert outcome.is_accepted
     assert any("Needs review: 1 lines" in warning and "a.py:3 uses sys.argv" in warning for warning in outcome.warnings)
+
+
+async def test_a_patch_that_only_a_finding_keeps_out_says_which() -> None:
+    class Refused(ScriptedActivities):
+        async def judge(self, candidate: RepairCandidate) -> Critique:
+            critique = await super().judge(candidate)
+            found = Finding(rule_id="tampering.exit", severity=Severity.HIGH, path="a.py", line=3, message="uses _exit")
+            reports = [replace(report, status=CheckStatus.PASSED) for report in critique.reports]
+            return replace(critique, findings=[found], reports=reports, is_solution=False)
+
+    outcome, _, _ = await work(Refused(lambda _: 84.0), RepairParameters(search=RepairSearch.GREEDY, max_candidates=2))
+    assert not outcome.is_accepted
+    assert [one.line for one in outcome.suspect_lines] == [3]
+    assert any(
+        "although it passes every check" in each and "a.py:3 uses _exit (exit)" in each for each in outcome.warnings
+    )
+
+
+async def test_a_test_that_fails_with_every_candidate_is_named_where_all_others_were_mended() -> None:
+    class Unrelated(ScriptedActivities):
+        async def measure_baseline(self) -> Baseline:
+            tests = dict.fromkeys(("a", "b", "network"), TestOutcome.FAILED)
+            return Baseline(outcomes={"tests": replace(REPRODUCE, tests=tests)})
+
+        async def judge(self, candidate: RepairCandidate) -> Critique:
+            critique = await super().judge(candidate)
+            failed = ["network"] if candidate.number == 3 else ["a", "network"]
+            report = replace(critique.reports[0], failed=failed, total=3)
+            return replace(critique, reports=[report])
+
+    parameters = RepairParameters(search=RepairSearch.GREEDY, max_candidates=4)
+    outcome, _, _ = await work(Unrelated(lambda number: 40.0 + number), parameters)
+    (told,) = [each for each in outcome.warnings if "1 tests failed with every candidate" in each]
+    assert "(tests: network)" in told
+    outcome, _, _ = await work(ScriptedActivities(lambda number: 40.0 + number), parameters)
+    assert not any("failed with every candidate" in each for each in outcome.warnings)
+
+
+async def test_the_result_names_the_models_that_answered() -> None:
+    class Preferring(ScriptedActivities):
+        async def generate(self, order: CandidateOrder) -> RepairCandidate:
+            return replace(await super().generate(order), model="first" if order.number < 3 else "second")
+
+    parameters = RepairParameters(search=RepairSearch.GREEDY, max_candidates=4)
+    for score, wanted in ((40.0, "first, second"), (100.0, "first")):
+        outcome, _, run = await work(Preferring({40.0: give_score, 100.0: lambda _: 100.0}[score]), parameters)
+        assert outcome.model == wanted
+        assert run.summarize(FinishReason.CANCELLED).model == wanted
+
+
+async def test_identical_replies_end_a_repair_at_the_defaults_and_are_told() -> None:
+    same = ScriptedActivities(lambda _: 40.0, code_of=lambda _: "same", evidence_of=lambda _: "one failure")
+    outcome, _, _ = await work(same)
+    assert len(same.orders) <= 15
+    assert any("Candidates too similar" in warning for warning in outcome.warnings)
+    alike = ScriptedActivities(lambda _: 40.0, evidence_of=lambda _: "one failure")
+    outcome, _, _ = await work(alike)
+    assert len(alike.orders) <= 20
+    assert any("Candidates too similar" in warning for warning in outcome.warnings)
+
+
+@pytest.mark.parametrize("search", list(RepairSearch))
+async def test_replies_that_cannot_be_read_end_a_repair_early_and_the_last_reason_is_told(search: RepairSearch) -> None:
+    unread = ScriptedActivities(code_of=lambda _: "")
+    outcome, _, _ = await work(unread, RepairParameters(search=search))
+    assert len(unread.orders) <= 15
+    assert any("could not be used" in each and "it holds no edit" in each for each in outcome.warnings)
+
+
+async def test_notes_tell_later_rounds_what_earlier_candidates_changed_and_how_they_failed() -> None:
+    activities = ScriptedActivities(lambda number: 40.0 + number % 5)
+    parameters = RepairParameters(search=RepairSearch.BEST_OF_N, max_candidates=10, take_notes=True)
+    await work(activities, parameters)
+    assert [bool(order.notes) for order in activities.orders] == [False] * 5 + [True] * 5
+    lines = activities.orders[-1].notes.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("- score 44: ")
+    assert "fails tests failed" in lines[0]
+    plain = ScriptedActivities(lambda number: 40.0 + number % 5)
+    await work(plain, replace(parameters, take_notes=False))
+    assert not any(order.notes for order in plain.orders)
+
+
+async def test_in_a_tournament_the_best_of_all_rounds_are_refined_beside_new_candidates() -> None:
+    activities = ScriptedActivities(lambda number: {1: 70.0, 7: 60.0}.get(number, 20.0 + number / 100))
+    await work(activities, RepairParameters(search=RepairSearch.TOURNAMENT, max_candidates=20, patience=100, seed=3))
+    by_round = [activities.orders[place : place + 5] for place in range(0, 20, 5)]
+    assert [order.parent_id for order in by_round[0]] == [""] * 5
+    assert {order.parent_id for order in by_round[1]} >= {"", "cand-1"}
+    assert all(order.notes for order in by_round[1])
+    # The best one is refined twice and leaves then; the others come from later rounds as well.
+    refined = [order.parent_id for order in activities.orders if order.parent_id]
+    assert {order.parent_id for order in by_round[2]} >= {"", "cand-1"}
+    assert "cand-1" not in {order.parent_id for order in by_round[3]}
+    assert len(set(refined)) > 2
 
 
 async def test_the_baseline_is_the_first_event() -> None:

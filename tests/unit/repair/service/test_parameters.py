@@ -39,7 +39,7 @@ def test_parameters_of_the_request_win_over_those_of_the_server() -> None:
         ("critique_threshold", 101, "at most 100, got 101"),
         ("temperature", float("nan"), "a finite number"),
         ("top_p", 0, "greater than 0, got 0"),
-        ("search", "beam", "one of 'refine_beam', 'lats', 'greedy' or 'best_of_n', got 'beam'"),
+        ("search", "beam", "one of 'refine_beam', 'lats', 'greedy', 'best_of_n' or 'tournament', got 'beam'"),
         ("allow_tool_use", 1, "true or false, got 1"),
         ("deduplication_similarity", 0.95, "more than 95 % similar to the fault"),
         ("num_candidate", 3, "no parameter of a repair; did you mean 'num_candidates'?"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from reasond_server.types.snapshots import SourceFile
 POLICY = RepairPolicy(enabled=True, commands={"unit": ("pytest", "-q")})
 TESTS = Check(name="tests", role=CheckRole.REPRODUCE, argv=("pytest", "-q"))
 FILE = SourceFile(path="a.py", content=b"x = 1\n")
+FINDING = Finding(rule_id="F821", severity=Severity.LOW, path="a.py", line=1, message="undefined name")
 GOOD = RepairTask(files=[FILE], environment="python", checks=[TESTS])
 PLAN = RepairTask(goal=RepairGoal.PLAN, description="Design a cache")
 
@@ -137,3 +139,16 @@ def test_bounds_that_do_not_cover_the_checks_of_one_candidate_are_refused_before
     assert (runs.field, cpu_s.field) == ("config.max_checks", "config.max_check_cpu_s")
     assert runs.description.startswith("must be at least 12 for 2 checks, got 11: each is run twice on the original")
     assert cpu_s.description.startswith("must be at least 360 for 2 checks, got 359: each is run twice")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"report": CriticReport(issues=[FINDING])},
+        {"report": CriticReport(test_outcomes=[SuiteOutcome(suite_name="unit", is_passed=False)])},
+        {"config": {"allow_unreproduced": True}},
+    ],
+)
+def test_static_analysis_alone_is_a_choice(told: Any) -> None:
+    """Seed 004: its first input is a snippet with a CriticReport, and no check."""
+    assert not find(replace(GOOD, checks=(), **told))

@@ -301,6 +301,8 @@ class _RepairSearchEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """One candidate at a time, each made from the best one so far."""
     REPAIR_SEARCH_BEST_OF_N: _RepairSearch.ValueType  # 4
     """Independent candidates, the best one wins."""
+    REPAIR_SEARCH_TOURNAMENT: _RepairSearch.ValueType  # 5
+    """Rounds of new candidates that are told what earlier ones tried; those of all rounds that stay ahead are refined."""
 
 class RepairSearch(_RepairSearch, metaclass=_RepairSearchEnumTypeWrapper):
     """How candidates are searched."""
@@ -315,6 +317,8 @@ REPAIR_SEARCH_GREEDY: RepairSearch.ValueType  # 3
 """One candidate at a time, each made from the best one so far."""
 REPAIR_SEARCH_BEST_OF_N: RepairSearch.ValueType  # 4
 """Independent candidates, the best one wins."""
+REPAIR_SEARCH_TOURNAMENT: RepairSearch.ValueType  # 5
+"""Rounds of new candidates that are told what earlier ones tried; those of all rounds that stay ahead are refined."""
 global___RepairSearch = RepairSearch
 
 @typing.final
@@ -548,6 +552,8 @@ class RepairConfig(google.protobuf.message.Message):
     DEDUPLICATION_SIMILARITY_FIELD_NUMBER: builtins.int
     MAX_CHECKS_FIELD_NUMBER: builtins.int
     MAX_CHECK_CPU_S_FIELD_NUMBER: builtins.int
+    TAKE_NOTES_FIELD_NUMBER: builtins.int
+    FIRST_CANDIDATES_FIELD_NUMBER: builtins.int
     search: global___RepairSearch.ValueType
     """How candidates are searched."""
     num_candidates: builtins.int
@@ -588,6 +594,10 @@ class RepairConfig(google.protobuf.message.Message):
     """Most runs of checks, 1-100000."""
     max_check_cpu_s: builtins.float
     """Most processor time of all checks in seconds, 1-360000."""
+    take_notes: builtins.bool
+    """Whether prompts tell what other candidates changed and how they failed."""
+    first_candidates: builtins.int
+    """Candidates that are judged before the rest of the first round is asked for, 0-10; 0 asks for the round at once."""
     def __init__(
         self,
         *,
@@ -611,9 +621,11 @@ class RepairConfig(google.protobuf.message.Message):
         deduplication_similarity: builtins.float | None = ...,
         max_checks: builtins.int | None = ...,
         max_check_cpu_s: builtins.float | None = ...,
+        take_notes: builtins.bool | None = ...,
+        first_candidates: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_allow_tool_use", b"_allow_tool_use", "_allow_unreproduced", b"_allow_unreproduced", "_beam_width", b"_beam_width", "_critic_timeout_ms", b"_critic_timeout_ms", "_critique_threshold", b"_critique_threshold", "_deduplication_similarity", b"_deduplication_similarity", "_enable_early_terminate", b"_enable_early_terminate", "_max_candidates", b"_max_candidates", "_max_check_cpu_s", b"_max_check_cpu_s", "_max_checks", b"_max_checks", "_max_reflection_depth", b"_max_reflection_depth", "_max_tokens", b"_max_tokens", "_min_improvement_delta", b"_min_improvement_delta", "_num_candidates", b"_num_candidates", "_patience", b"_patience", "_seed", b"_seed", "_spread_temperature", b"_spread_temperature", "_temperature", b"_temperature", "_top_p", b"_top_p", "allow_tool_use", b"allow_tool_use", "allow_unreproduced", b"allow_unreproduced", "beam_width", b"beam_width", "critic_timeout_ms", b"critic_timeout_ms", "critique_threshold", b"critique_threshold", "deduplication_similarity", b"deduplication_similarity", "enable_early_terminate", b"enable_early_terminate", "max_candidates", b"max_candidates", "max_check_cpu_s", b"max_check_cpu_s", "max_checks", b"max_checks", "max_reflection_depth", b"max_reflection_depth", "max_tokens", b"max_tokens", "min_improvement_delta", b"min_improvement_delta", "num_candidates", b"num_candidates", "patience", b"patience", "seed", b"seed", "spread_temperature", b"spread_temperature", "temperature", b"temperature", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_allow_tool_use", b"_allow_tool_use", "_allow_unreproduced", b"_allow_unreproduced", "_beam_width", b"_beam_width", "_critic_timeout_ms", b"_critic_timeout_ms", "_critique_threshold", b"_critique_threshold", "_deduplication_similarity", b"_deduplication_similarity", "_enable_early_terminate", b"_enable_early_terminate", "_max_candidates", b"_max_candidates", "_max_check_cpu_s", b"_max_check_cpu_s", "_max_checks", b"_max_checks", "_max_reflection_depth", b"_max_reflection_depth", "_max_tokens", b"_max_tokens", "_min_improvement_delta", b"_min_improvement_delta", "_num_candidates", b"_num_candidates", "_patience", b"_patience", "_seed", b"_seed", "_spread_temperature", b"_spread_temperature", "_temperature", b"_temperature", "_top_p", b"_top_p", "allow_tool_use", b"allow_tool_use", "allow_unreproduced", b"allow_unreproduced", "beam_width", b"beam_width", "critic_timeout_ms", b"critic_timeout_ms", "critique_threshold", b"critique_threshold", "deduplication_similarity", b"deduplication_similarity", "enable_early_terminate", b"enable_early_terminate", "max_candidates", b"max_candidates", "max_check_cpu_s", b"max_check_cpu_s", "max_checks", b"max_checks", "max_reflection_depth", b"max_reflection_depth", "max_tokens", b"max_tokens", "min_improvement_delta", b"min_improvement_delta", "num_candidates", b"num_candidates", "patience", b"patience", "search", b"search", "seed", b"seed", "spread_temperature", b"spread_temperature", "temperature", b"temperature", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_allow_tool_use", b"_allow_tool_use", "_allow_unreproduced", b"_allow_unreproduced", "_beam_width", b"_beam_width", "_critic_timeout_ms", b"_critic_timeout_ms", "_critique_threshold", b"_critique_threshold", "_deduplication_similarity", b"_deduplication_similarity", "_enable_early_terminate", b"_enable_early_terminate", "_first_candidates", b"_first_candidates", "_max_candidates", b"_max_candidates", "_max_check_cpu_s", b"_max_check_cpu_s", "_max_checks", b"_max_checks", "_max_reflection_depth", b"_max_reflection_depth", "_max_tokens", b"_max_tokens", "_min_improvement_delta", b"_min_improvement_delta", "_num_candidates", b"_num_candidates", "_patience", b"_patience", "_seed", b"_seed", "_spread_temperature", b"_spread_temperature", "_take_notes", b"_take_notes", "_temperature", b"_temperature", "_top_p", b"_top_p", "allow_tool_use", b"allow_tool_use", "allow_unreproduced", b"allow_unreproduced", "beam_width", b"beam_width", "critic_timeout_ms", b"critic_timeout_ms", "critique_threshold", b"critique_threshold", "deduplication_similarity", b"deduplication_similarity", "enable_early_terminate", b"enable_early_terminate", "first_candidates", b"first_candidates", "max_candidates", b"max_candidates", "max_check_cpu_s", b"max_check_cpu_s", "max_checks", b"max_checks", "max_reflection_depth", b"max_reflection_depth", "max_tokens", b"max_tokens", "min_improvement_delta", b"min_improvement_delta", "num_candidates", b"num_candidates", "patience", b"patience", "seed", b"seed", "spread_temperature", b"spread_temperature", "take_notes", b"take_notes", "temperature", b"temperature", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_allow_tool_use", b"_allow_tool_use", "_allow_unreproduced", b"_allow_unreproduced", "_beam_width", b"_beam_width", "_critic_timeout_ms", b"_critic_timeout_ms", "_critique_threshold", b"_critique_threshold", "_deduplication_similarity", b"_deduplication_similarity", "_enable_early_terminate", b"_enable_early_terminate", "_first_candidates", b"_first_candidates", "_max_candidates", b"_max_candidates", "_max_check_cpu_s", b"_max_check_cpu_s", "_max_checks", b"_max_checks", "_max_reflection_depth", b"_max_reflection_depth", "_max_tokens", b"_max_tokens", "_min_improvement_delta", b"_min_improvement_delta", "_num_candidates", b"_num_candidates", "_patience", b"_patience", "_seed", b"_seed", "_spread_temperature", b"_spread_temperature", "_take_notes", b"_take_notes", "_temperature", b"_temperature", "_top_p", b"_top_p", "allow_tool_use", b"allow_tool_use", "allow_unreproduced", b"allow_unreproduced", "beam_width", b"beam_width", "critic_timeout_ms", b"critic_timeout_ms", "critique_threshold", b"critique_threshold", "deduplication_similarity", b"deduplication_similarity", "enable_early_terminate", b"enable_early_terminate", "first_candidates", b"first_candidates", "max_candidates", b"max_candidates", "max_check_cpu_s", b"max_check_cpu_s", "max_checks", b"max_checks", "max_reflection_depth", b"max_reflection_depth", "max_tokens", b"max_tokens", "min_improvement_delta", b"min_improvement_delta", "num_candidates", b"num_candidates", "patience", b"patience", "search", b"search", "seed", b"seed", "spread_temperature", b"spread_temperature", "take_notes", b"take_notes", "temperature", b"temperature", "top_p", b"top_p"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_allow_tool_use", b"_allow_tool_use"]) -> typing.Literal["allow_tool_use"] | None: ...
     @typing.overload
@@ -628,6 +640,8 @@ class RepairConfig(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_deduplication_similarity", b"_deduplication_similarity"]) -> typing.Literal["deduplication_similarity"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_enable_early_terminate", b"_enable_early_terminate"]) -> typing.Literal["enable_early_terminate"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_first_candidates", b"_first_candidates"]) -> typing.Literal["first_candidates"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_candidates", b"_max_candidates"]) -> typing.Literal["max_candidates"] | None: ...
     @typing.overload
@@ -648,6 +662,8 @@ class RepairConfig(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_spread_temperature", b"_spread_temperature"]) -> typing.Literal["spread_temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_take_notes", b"_take_notes"]) -> typing.Literal["take_notes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
     @typing.overload
@@ -1251,6 +1267,7 @@ class Repair(google.protobuf.message.Message):
     REFLECTION_SUMMARY_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    SUSPECT_LINES_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
     """The execution."""
     goal: global___RepairGoal.ValueType
@@ -1307,6 +1324,10 @@ class Repair(google.protobuf.message.Message):
     def error(self) -> reasond.v1.execution_pb2.ExecutionError:
         """Set when `finish_reason` is FAILED."""
 
+    @property
+    def suspect_lines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]:
+        """Lines of the patch that could mislead its checks; a person should look at them."""
+
     def __init__(
         self,
         *,
@@ -1329,9 +1350,10 @@ class Repair(google.protobuf.message.Message):
         reflection_summary: collections.abc.Iterable[global___ReflectionIteration] | None = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
         error: reasond.v1.execution_pb2.ExecutionError | None = ...,
+        suspect_lines: collections.abc.Iterable[global___Finding] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["check_cpu", b"check_cpu", "elapsed", b"elapsed", "error", b"error", "usage", b"usage", "vote", b"vote"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["check_cpu", b"check_cpu", "checks", b"checks", "elapsed", b"elapsed", "error", b"error", "execution_id", b"execution_id", "final_candidate_id", b"final_candidate_id", "finish_reason", b"finish_reason", "goal", b"goal", "is_accepted", b"is_accepted", "level", b"level", "model", b"model", "patch", b"patch", "ranking", b"ranking", "reflection_summary", b"reflection_summary", "total_iterations", b"total_iterations", "usage", b"usage", "verification", b"verification", "vote", b"vote", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["check_cpu", b"check_cpu", "checks", b"checks", "elapsed", b"elapsed", "error", b"error", "execution_id", b"execution_id", "final_candidate_id", b"final_candidate_id", "finish_reason", b"finish_reason", "goal", b"goal", "is_accepted", b"is_accepted", "level", b"level", "model", b"model", "patch", b"patch", "ranking", b"ranking", "reflection_summary", b"reflection_summary", "suspect_lines", b"suspect_lines", "total_iterations", b"total_iterations", "usage", b"usage", "verification", b"verification", "vote", b"vote", "warnings", b"warnings"]) -> None: ...
 
 global___Repair = Repair
 
