@@ -1,11 +1,19 @@
 """Measure what the prompts of strategies are worth with a real model: `python -m benchmarks.prompts --model NAME`.
 
-Asks each question of word_problems.jsonl alone at temperature 0 and through each strategy, and prints a row for each
-way: right answers, samples with a tagged answer, samples whose answer was found without a tag, samples without an
-answer, calls, and the tokens that the model read and wrote. An answer is right if its last number is the right one. Of
-a plain reply that is the last number of its whole text.
+Asks each task of a file alone at temperature 0 and through each strategy, and prints a row for each way, of its final
+replies (for votes: of its samples): those with a tagged answer, those whose answer was found without a tag, those
+without an answer, and those that thought first; also right answers, answers that we spoiled, calls, and the tokens that
+the model read and wrote. The rules:
 
-`--url URL` is the address of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply
+- An answer is right if its last number (letter of a choice) is the right one, or if it holds the right text. Of a plain
+  reply that is the last number of its whole text.
+- A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has at
+  least two lines before the one that prints.
+- An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
+
+`--tasks` names the file: word_problems.jsonl, choices.jsonl or extractions.jsonl beside this file, or one of yours.
+
+`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply
 and gives it to an equal request again. So an interrupted run goes on, ways that ask for the same share the reply, and a
 complete record needs no server. Writes results/prompts.json beside this file.
 """
@@ -23,29 +31,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
+from reasond_server.assembly.sandboxes import open_python_programs
 from reasond_server.context.answers import extract_answer
+from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
 from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.strategies.best_of_n import BestOfN
+from reasond_server.strategies.bounded_context import BoundedContext
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.program_of_thought import ProgramOfThought
+from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
+from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel
-from reasond_server.types import Task, Usage
+from reasond_server.types import FinishReason, Task, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from reasond_server.llm.model import ChatModel, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy
+    from reasond_server.tools.programs import ProgramRunner
 
 HERE: Final = Path(__file__).resolve().parent
 PROBLEMS: Final = HERE / "word_problems.jsonl"
+_FEWEST_WORDS: Final = 12
+_ENDED_BY_US: Final = frozenset({FinishReason.TRUNCATED, FinishReason.MAX_ITERATIONS, FinishReason.BUDGET_EXHAUSTED})
 RESULTS: Final = HERE / "results" / "prompts.json"
 PACKAGES: Final = ("reasond-server",)
 PLAIN: Final = "plain question"
 # The same mark in each run, so that equal requests are found in the record.
 _NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+_LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
 
@@ -60,12 +82,16 @@ class Figures:
     tagged: int = 0
     read_untagged: int = 0
     unread: int = 0
+    thought_first: int = 0
+    spoiled: int = 0
     calls: int = 0
     tokens_read: int = 0
     tokens_written: int = 0
 
-    def count(self, *, is_tagged: bool, is_read: bool) -> None:
-        """Count a sample, or a plain reply."""
+    def count(self, reply: str, *, is_read: bool) -> None:
+        """Count a final reply, or a sample."""
+        is_tagged = "<answer>" in reply
+        self.thought_first += has_thought_first(reply)
         self.tagged += is_tagged and is_read
         self.read_untagged += is_read and not is_tagged
         self.unread += not is_read
@@ -73,20 +99,21 @@ class Figures:
     @property
     def line(self) -> str:
         """The figures as a row of a table."""
-        figures = [self.right, self.tagged, self.read_untagged, self.unread, self.calls]
+        replies = [self.tagged, self.read_untagged, self.unread, self.thought_first]
+        figures = [self.right, self.spoiled, *replies, self.calls]
         return (
             f"| {self.way} | {' | '.join(f'{each:,}' for each in [*figures, self.tokens_read, self.tokens_written])} |"
         )
 
 
 class RecordedModel(WrappedModel["ChatModel"]):
-    """A model whose replies are kept in a file and given again; `taken` are the replies of this instance by label."""
+    """A model whose replies are kept in a file and given again; `taken` are the labels and replies of this instance."""
 
     def __init__(self, *, model: ChatModel, record: dict[str, Any], path: Path | None) -> None:
         super().__init__(model=model)
         self._record = record
         self._path = path
-        self.taken: dict[str, str] = {}
+        self.taken: list[tuple[str, str]] = []
         self.usage = Usage()
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -100,7 +127,7 @@ class RecordedModel(WrappedModel["ChatModel"]):
                     out.write(json.dumps({"key": key, **self._record[key]}, ensure_ascii=False) + "\n")
         reply = self._record[key]
         usage = Usage(input_tokens=reply["read"], output_tokens=reply["written"], model_calls=1)
-        self.taken[request.label] = reply["text"]
+        self.taken.append((request.label, reply["text"]))
         self.usage += usage
         yield Text(text=reply["text"])
         yield Finished(reason=ModelFinish(reply["finish"]), usage=usage, matched_stop=reply["matched_stop"])
@@ -127,6 +154,23 @@ def read_number(text: str) -> Decimal | None:
     return Decimal(found[-1].replace(",", "")) if found else None
 
 
+def has_thought_first(reply: str) -> bool:
+    """Return whether a reply has steps in front of its answer, or a program lines in front of the one that prints."""
+    if blocks := read_blocks(reply):
+        lines = [line for line in blocks[-1].text.partition("print(")[0].splitlines() if line.strip()]
+        return len(lines) > 1
+    return len(reply.partition("<answer>")[0].split()) >= _FEWEST_WORDS
+
+
+def is_right(answer: str, right: str) -> bool:
+    """Return whether an answer gives the right number, letter or text."""
+    if _NUMBER.fullmatch(right):
+        return read_number(answer) == Decimal(right)
+    if len(right) == 1:
+        return (_LETTER.findall(answer) or [""])[-1] == right
+    return right.casefold() in answer.casefold()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """A way of asking: a strategy with its configuration, or the question alone at temperature 0."""
@@ -134,46 +178,65 @@ class Way:
     name: str
     strategy: ReasoningStrategy[Any] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    max_tokens: int
 
-    async def ask(self, model: RecordedModel, question: str, figures: Figures) -> str:
-        """Return the answer, and count what was read of the samples."""
+    async def ask(self, model: RecordedModel, task: Task, figures: Figures, programs: ProgramRunner) -> tuple[str, FinishReason]:
+        """Return the answer and how the run ended, and count what was read of the replies."""
         if self.strategy is None:
-            return await self._ask_plainly(model, question, figures)
-        config = self.strategy.config_type.model_validate({**self.config, "max_tokens": self.max_tokens})
-        context = RunContext(config=config, model=model, new_nonce=lambda: _NONCE)
-        answers, answer = [], ""
-        async for event in self.strategy.run(Task(query=question), context):
+            return await self._ask_plainly(model, task, figures)
+        config = self.strategy.config_type.model_validate(self.config)
+        context = RunContext(config=config, model=model, new_nonce=lambda: _NONCE, programs=programs)
+        answers: list[str] = []
+        answer, reason = "", FinishReason.FAILED
+        async for event in self.strategy.run(task, context):
             if isinstance(event, Outcome):
-                answer = event.answer
+                answer, reason = event.answer, event.finish_reason
             elif isinstance(event, Step) and getattr(event.detail, "stage", "sample") == "sample":
                 answers.append(getattr(event.detail, "answer", ""))
+        samples = {label: reply for label, reply in model.taken if label.startswith("sample ")}
         for number, found in enumerate(answers):
-            figures.count(is_tagged="<answer>" in model.taken[f"sample {number}"], is_read=bool(found))
-        return answer
+            figures.count(samples[f"sample {number}"], is_read=bool(found))
+        if not samples:
+            figures.count(model.taken[-1][1], is_read=bool(answer))
+        return answer, reason
 
-    async def _ask_plainly(self, model: RecordedModel, question: str, figures: Figures) -> str:
-        asked = (Message(role=Role.USER, content=question),)
-        request = ChatRequest(messages=asked, max_tokens=self.max_tokens, temperature=0.0, label=PLAIN)
-        text = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
-        figures.count(is_tagged=False, is_read=bool(extract_answer(text)))
-        return text
+    async def _ask_plainly(self, model: RecordedModel, task: Task, figures: Figures) -> tuple[str, FinishReason]:
+        text = f"{task.query}\n\n{task.material}" if task.material else task.query
+        asked = (Message(role=Role.USER, content=text),)
+        request = ChatRequest(messages=asked, max_tokens=self.config["max_tokens"], temperature=0.0, label=PLAIN)
+        reply = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
+        figures.count(reply, is_read=bool(extract_answer(reply)))
+        return reply, FinishReason.ANSWERED
 
 
 def list_ways(options: argparse.Namespace) -> list[Way]:
-    """Return the ways that the arguments ask for."""
-    most, samples = options.max_tokens, {"samples": options.samples}
+    """Return the ways that the arguments ask for; the plain question is one of them."""
+    limit, samples, cold = {"max_tokens": options.max_tokens}, {"samples": options.samples}, {"temperature": 0.0}
+    small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
     ways = [
-        Way(name=PLAIN, max_tokens=most),
-        Way(name="self_consistency", strategy=SelfConsistency(), config=samples, max_tokens=most),
-        Way(name="best_of_n", strategy=BestOfN(), config={**samples, "max_judge_tokens": most}, max_tokens=most),
+        Way(name=PLAIN, config=limit),
+        Way(name="chain_of_thought", strategy=ChainOfThought(), config={**limit, **cold}),
+        Way(name="plan_and_solve", strategy=PlanAndSolve(), config={**limit, **cold, "max_plan_tokens": 256}),
+        Way(name="program_of_thought", strategy=ProgramOfThought(), config=limit),
+        Way(name="self_consistency", strategy=SelfConsistency(), config={**limit, **samples}),
+        Way(name="best_of_n", strategy=BestOfN(), config={**limit, **samples, "max_judge_tokens": options.max_tokens}),
+        Way(name="self_refine", strategy=SelfRefine(), config={**limit, **cold, "max_rounds": 1}),
+        Way(name="chain_of_verification", strategy=ChainOfVerification(), config=limit),
+        Way(name="tree_of_thought", strategy=TreeOfThought(), config={**small, **cold}),
+        Way(name="react", strategy=React(), config={**cold, "max_tokens_per_step": options.max_tokens}),
+        Way(name="bounded_context", strategy=BoundedContext(), config={**cold, "chunk_size": 2048}),
     ]
-    return [way for way in ways if not options.only or way.name in options.only]
+    return [way for way in ways if not options.only or way.name in {PLAIN, *options.only}]
 
 
 async def measure(options: argparse.Namespace) -> list[Figures]:
     """Ask all questions in all ways."""
-    problems = [json.loads(line) for line in PROBLEMS.read_text("utf-8").splitlines()][: options.questions]
+    async with open_python_programs() as programs:
+        return await _measure(options, programs)
+
+
+async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list[Figures]:
+    problems = [json.loads(line) for line in options.tasks.read_text("utf-8").splitlines()][: options.questions]
+    plainly_right = set[int]()
     record = read_record(options.record)
     models = [_connect(url, options.model) for url in options.url or [""]]
     places = [asyncio.Semaphore(options.at_once) for _ in models]
@@ -182,8 +245,13 @@ async def measure(options: argparse.Namespace) -> list[Figures]:
         problem, server = problems[place], place % len(models)
         async with places[server]:
             model = RecordedModel(model=models[server], record=record, path=options.record)
-            answer = await way.ask(model, problem["question"], figures)
-        figures.right += read_number(answer) == Decimal(problem["answer"])
+            task = Task(query=problem["question"], material=problem.get("material", ""))
+            answer, reason = await way.ask(model, task, figures, programs)
+        if is_right(answer, problem["answer"]):
+            figures.right += 1
+            plainly_right.update({place} if way.strategy is None else ())
+        else:
+            figures.spoiled += place in plainly_right or reason in _ENDED_BY_US
         figures.calls += model.usage.model_calls
         figures.tokens_read += model.usage.input_tokens
         figures.tokens_written += model.usage.output_tokens
@@ -224,6 +292,7 @@ def main() -> None:
     parser.add_argument("--url", action="append", help="address of an OpenAI-compatible server, with /v1")
     parser.add_argument("--model", required=True)
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--tasks", type=Path, default=PROBLEMS)
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=400)
