@@ -7,15 +7,16 @@ the model read and wrote. The rules:
 
 - An answer is right if its last number (letter of a choice) is the right one, or if it holds the right text. Of a plain
   reply that is the last number of its whole text.
-- A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has at
-  least two lines before the one that prints.
+- A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has
+  at least two lines before the one that prints.
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
 
 `--tasks` names the file: word_problems.jsonl, choices.jsonl or extractions.jsonl beside this file, or one of yours.
 
-`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply
-and gives it to an equal request again. So an interrupted run goes on, ways that ask for the same share the reply, and a
-complete record needs no server. Writes results/prompts.json beside this file.
+`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address
+of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal
+request again. So an interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no
+server. Writes results/prompts.json beside this file.
 """
 
 from __future__ import annotations
@@ -179,7 +180,9 @@ class Way:
     strategy: ReasoningStrategy[Any] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    async def ask(self, model: RecordedModel, task: Task, figures: Figures, programs: ProgramRunner) -> tuple[str, FinishReason]:
+    async def ask(
+        self, model: RecordedModel, task: Task, figures: Figures, programs: ProgramRunner
+    ) -> tuple[str, FinishReason]:
         """Return the answer and how the run ended, and count what was read of the replies."""
         if self.strategy is None:
             return await self._ask_plainly(model, task, figures)
@@ -193,7 +196,7 @@ class Way:
             elif isinstance(event, Step) and getattr(event.detail, "stage", "sample") == "sample":
                 answers.append(getattr(event.detail, "answer", ""))
         samples = {label: reply for label, reply in model.taken if label.startswith("sample ")}
-        for number, found in enumerate(answers):
+        for number, found in enumerate(answers if samples else ()):
             figures.count(samples[f"sample {number}"], is_read=bool(found))
         if not samples:
             figures.count(model.taken[-1][1], is_read=bool(answer))

@@ -41,12 +41,12 @@ def question_of(request: ChatRequest) -> str:
 
 def reply_to(request: ChatRequest) -> Reply:
     """Return the reply of the model."""
-    rules, last = request.messages[0].content, request.messages[-1].content
-    if "You take part in a search" in rules:
+    last = request.messages[-1].content
+    if "thought" in last.rpartition(">\n")[2] or "Using the notes" in last:
         return Reply(text=_search(last))
     if cycles := _CYCLE.findall(question_of(request)):
         return _act(request, cycles)
-    if "<continue>" in rules:
+    if "<continue>" in last.rpartition(">\n")[2]:
         return Reply(text=_read(last))
     return Reply(text=_sample(request.temperature))
 

@@ -53,7 +53,7 @@ def test_nothing_that_is_written_closes_or_opens_a_fence(question: str, notes: s
     assert content == (
         f"<question {NONCE}>\n{neutralize(question)}\n</question {NONCE}>\n"
         f"<notes {NONCE}>\n{neutralize(notes)}\n</notes {NONCE}>\n"
-        f'<passage {NONCE} segment="1" of="2">\n{neutralize(text)}\n</passage {NONCE}>'
+        f'<passage {NONCE} segment="1" of="2">\n{neutralize(text)}\n</passage {NONCE}>\nWork.'
     )
     assert len(TAG.findall(as_seen(content))) == 6
 

@@ -89,12 +89,19 @@ def extract_answer(text: str) -> str:
 def find_answer(text: str) -> str:
     """Return the final answer that a text marks or concludes with; empty if it does neither."""
     text = text[-_MOST_READ:].strip()
-    for marked in _list_marked(text):
+    if marked := find_marked_answer(text):
+        return marked
+    concluded = strip_tags(_read_conclusion(text))
+    return "" if is_placeholder(concluded) else concluded
+
+
+def find_marked_answer(text: str) -> str:
+    """Return the final answer that a text marks, as by a box or "The answer is"; empty if it marks none."""
+    for marked in _list_marked(text[-_MOST_READ:].strip()):
         answer = strip_tags(marked)
         if answer and not is_placeholder(answer):
             return answer
-    concluded = strip_tags(_read_conclusion(text))
-    return "" if is_placeholder(concluded) else concluded
+    return ""
 
 
 def split_answer(text: str) -> tuple[str, str]:

@@ -287,6 +287,11 @@ def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
     has a call that cannot be read.
     """
     parsed = reply.parsed
+    inner = read_text_calls(parsed.content, tools) if parsed.kind is TagKind.ANSWER else None
+    if inner is not None and inner.calls and not reply.calls:
+        text = f"{parsed.text}{inner.text}"
+        parsed = replace(parsed, text=text, kind=None, content="", is_closed=False)
+        return replace(reply, parsed=parsed, calls=tuple(inner.calls), finish=ModelFinish.TOOL_CALLS)
     source = parsed.content if parsed.kind is TagKind.ANSWER and not parsed.text.strip() else parsed.text
     is_thought = not (source.strip() or reply.calls) and reply.finish is not ModelFinish.LENGTH
     found = read_text_calls(parsed.thinking if is_thought else source, tools)

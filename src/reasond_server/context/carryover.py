@@ -62,6 +62,10 @@ _JOINT_TOKENS = 8
 _HEAD_LABEL = "Opening:"
 _TAIL_LABEL = "Latest:"
 _NO_FIELDS = "the notes had none of the five fields"
+_COPIED = "the notes only repeated the example of the prompt"
+PLAIN_EXAMPLE: Final = "The wall is 12 m long."
+NOTES_EXAMPLE: Final = f"Key Findings:\n- {PLAIN_EXAMPLE}\nNext Steps: find its height."
+"""What prompts show of notes; a model that copies it has noted nothing."""
 
 
 class NoteField(StrEnum):
@@ -141,6 +145,17 @@ def read_notes(text: str) -> Notes:
     return Notes(fields={name: value for name, value in fields.items() if value}, rest="\n".join(rest).strip())
 
 
+def drop_copied(text: str) -> str:
+    """Return notes without lines that only repeat the example of the prompt; empty if only names of fields are left."""
+    kept = [line for line in text.splitlines() if not _is_copied(line)]
+    names = [_fold_label(part) for line in kept for part in line.replace(":", ",").split(",") if part.strip()]
+    return "" if all(name in _FIELD_OF for name in names) else "\n".join(kept)
+
+
+def _is_copied(line: str) -> bool:
+    return compute_fact_key(_BULLET.sub("", line.strip(), count=1)) in _EXAMPLE_LINES
+
+
 def read_typed_lines(text: str) -> Iterator[str]:
     """Yield the lines of `text` that begin with a type, such as `Result: 42`, with a uniform spelling of the type."""
     for line in text.splitlines()[:_MOST_LINES]:
@@ -164,6 +179,11 @@ def compute_fact_key(fact: str) -> str:
     """
     joined = " ".join(unicodedata.normalize("NFC", fact).split()).rstrip(_CLOSING_MARKS)
     return _LONG_WORD.sub(lambda word: word[0].casefold(), joined)
+
+
+_EXAMPLE_LINES: Final = frozenset(
+    compute_fact_key(_BULLET.sub("", line, count=1)) for line in NOTES_EXAMPLE.splitlines()[1:]
+)
 
 
 def _fold_label(label: str) -> str:
@@ -280,8 +300,9 @@ def compress(
 
 def _draft_tail(before: Carryover, written: ParsedReply) -> Carryover:
     """Return the marked notes, or all text if none are marked: Delethink's raw tail."""
-    notes = written.content.strip() if written.kind is TagKind.CONTINUE else ""
-    return replace(before, tail=neutralize(notes or written.written), is_begun=True)
+    noted = written.content.strip() if written.kind is TagKind.CONTINUE else ""
+    rest = written.text if noted else written.written
+    return replace(before, tail=neutralize(drop_copied(noted) or rest), is_begun=True)
 
 
 def _draft(
@@ -295,13 +316,16 @@ def _draft(
 ) -> tuple[Carryover, str]:
     """Return the parts before they are cut to size, and the reason for a fallback from the mode, empty for none."""
     is_hybrid = before.mode is CarryoverMode.HYBRID
-    marked = written.content.strip() if written.kind is TagKind.CONTINUE else ""
-    raw = neutralize(written.text.strip() if marked else written.written)
+    noted = written.content.strip() if written.kind is TagKind.CONTINUE else ""
+    marked = drop_copied(noted)
+    raw = neutralize(written.text.strip() if noted else written.written)
     notes = read_notes(neutralize(marked))
-    told = read_notes(neutralize(summary.content.strip() or summary.written) if summary else "")
+    told = read_notes(neutralize(drop_copied(summary.content.strip() or summary.written)) if summary else "")
     new = {**notes.fields, **told.fields}
     findings = [*notes.findings, *told.findings]
     reason = failure or ("" if is_hybrid or new else _NO_FIELDS)
+    if noted and not (marked or told.fields):
+        reason = _COPIED
     is_replaced = not is_hybrid and NoteField.FINDINGS in new
     typed = read_typed_lines(f"{raw}\n{notes.rest}\n{told.rest}") if is_hybrid or reason else ()
     facts = _append_facts(
@@ -424,7 +448,9 @@ def _list_dropped(
     return tuple(Dropped(part=part, tokens=tokens) for part, tokens in lost.items() if tokens > 0)
 
 
-SUMMARY_REQUEST = "The window is full. Write the notes for the next one now, briefly: <continue>the fields</continue>."
+SUMMARY_REQUEST = (
+    "The window is full. Write the notes for the next one now, briefly, between <continue> and </continue>."
+)
 FEWEST_SUMMARY_TOKENS = 32
 """No summary is requested if it has less room than this, in tokens."""
 

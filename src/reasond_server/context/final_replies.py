@@ -1,8 +1,8 @@
-"""The reading of a reply that was asked for a final answer."""
+"""Final answers: the words that ask a model for one, and the reading of its reply."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
 from reasond_server.context.replies import TagParser
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.metered_model import CutCall
+
+
+STEPS_FIRST: Final = (
+    "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "
+    "answer alone between tags, a unit only if the question asks for one, for example: <answer>1234</answer>"
+)
+"""Asks for the steps first and for the answer at the end; it stands behind all texts.
+
+In front of the question, and with "as short as it can be", it made able models skip the steps; asked to "write the
+steps down", they named the steps without taking them; a placeholder between the tags was copied.
+"""
 
 
 @value

@@ -30,17 +30,10 @@ if TYPE_CHECKING:
 SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""
 
-SAMPLE_INSTRUCTION: Final = (
-    "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "
-    "answer alone between tags, a unit only if the question asks for one, for example: <answer>1234</answer>"
-)
-"""Asks for steps first, and for an answer that can be compared with those of other samples; it stands behind all texts.
-
-In front of the question, and with "as short as it can be", it made able models skip the steps; asked to "write the
-steps down", they named the steps without taking them.
-"""
-
-_WARM_UP_S: Final = 1.0
+_LEAST_WARM_UP_S: Final = 1.0
+_MOST_WARM_UP_S: Final = 60.0
+# A processor reads some 200 tokens a second; what a graphics card reads has begun long before.
+_WARM_UP_S_PER_TOKEN: Final = 0.005
 _LEAST_SHARE: Final = 256
 _LADDER_SPREAD: Final = 0.3
 _LEAST_TEMPERATURE: Final = 0.05
@@ -136,22 +129,28 @@ class OutputShares:
 class SampleCalls:
     """The calls of one run that sample the same prompt.
 
-    `ask` makes the call of a sample from its temperature and its label. The label is needed because samples at the same
-    temperature have equal requests, and a replay must not swap them.
+    `ask` makes the call of a sample from its temperature and its label; each reads `prompt_tokens`. The label is
+    needed because samples at the same temperature have equal requests, and a replay must not swap them.
     """
 
     def __init__(
-        self, *, ask: Callable[[float, str], AsyncGenerator[Fragment | ModelReply, None]], temperatures: Sequence[float]
+        self,
+        *,
+        ask: Callable[[float, str], AsyncGenerator[Fragment | ModelReply, None]],
+        temperatures: Sequence[float],
+        prompt_tokens: int,
     ) -> None:
+        warm_up_s = _LEAST_WARM_UP_S + _WARM_UP_S_PER_TOKEN * prompt_tokens
+        self._warm_up_s = min(warm_up_s, _MOST_WARM_UP_S)
         self._ask = ask
         self._temperatures = temperatures
 
     def prepare_wave(self, taken: int, count: int) -> Sequence[Callable[[], Awaitable[ModelReply]]]:
         """Return the next `count` calls after `taken` ones, to be made at the same time.
 
-        In the first wave, the first call begins alone. The others begin when it has begun to write, but after a second
-        at the latest, because a model that does not stream its reasoning may send nothing for long. So a server with a
-        prefix cache reads the prompt only once.
+        In the first wave, the first call begins alone. The others begin when it has begun to write, so that a server
+        with a prefix cache reads the prompt only once, but at the latest when a slow server has read it: a model that
+        does not stream its reasoning may send nothing for long.
         """
         begun = asyncio.Event()
         if taken:
@@ -162,7 +161,7 @@ class SampleCalls:
         if not is_first:
             # Not wait_for: in Python 3.11 it loses a cancellation that arrives when the event is set.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_WARM_UP_S):
+                async with asyncio.timeout(self._warm_up_s):
                     await begun.wait()
         try:
             async with aclosing(self._ask(self._temperatures[number], f"sample {number}")) as heard:

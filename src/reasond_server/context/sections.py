@@ -1,6 +1,7 @@
-"""Prompts built from sections: instructions in the system message, all untrusted texts in one user message.
+"""Prompts built from sections: all untrusted texts in one user message, and behind them what is to be done.
 
-The user message is a sequence of fenced sections (`context.fences`; NONCE stands for the run's random mark):
+The user message is a sequence of fenced sections (`context.fences`; NONCE stands for the run's mark), then a line of
+ours:
 
     <question NONCE>
     How long is the wall?
@@ -11,16 +12,21 @@ The user message is a sequence of fenced sections (`context.fences`; NONCE stand
     <passage NONCE segment="2" of="7">
     The text that is being read.
     </passage NONCE>
+    Work it out step by step first.
 
-A text that is shown whole is in `<material>` instead of `<passage>`. Exactly one line break is added before and after
-the content of a section. Empty sections are left out, except the question. The rule of the fences is at the end of the
-system message, which has no nonce, so that a provider's prefix cache can reuse it in other runs.
+A text that is shown whole is in `<material>` instead of `<passage>`, and stands first. Exactly one line break is added
+before and after the content of a section. Empty sections are left out, except the question.
+
+What prompts have in common stands first, so that model servers read it once: the system message is the same in all runs
+of all strategies, then comes the material, which several questions may be about, then the question. What is to be done
+stands last, because models that read it before a long question skip their steps.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.types import Task
+
+
+SYSTEM: Final = FENCE_RULE.strip()
+"""The system message of strategies; rules of one may follow it."""
 
 
 @value
@@ -49,32 +59,42 @@ def build_prompt(
     notes: str = "",
     material: str = "",
     passage: Passage | None = None,
+    rules: str = "",
 ) -> Sequence[Message]:
     """Return the messages of one call. All texts except `instructions` are neutralised and fenced with `nonce`.
+
+    `instructions` stand behind the sections; `rules` of all calls of a run, such as a list of tools, stand in the
+    system message.
 
     Raises:
         ValueError: `nonce` is not 16 to 64 small letters; a strategy gets it from `RunContext.new_nonce`.
     """
-    sections = [fence("question", question, nonce=nonce)]
+    sections = [fence_task(question=question, material=material, nonce=nonce)]
     if notes:
         sections.append(fence("notes", notes, nonce=nonce))
-    if material:
-        sections.append(fence("material", material, nonce=nonce))
     if passage is not None:
         attributes = f' segment="{passage.segment}" of="{passage.segment_count}"'
         sections.append(fence("passage", passage.text, nonce=nonce, attributes=attributes))
     return (
-        Message(role=Role.SYSTEM, content=instructions + FENCE_RULE),
-        Message(role=Role.USER, content="\n".join(sections)),
+        Message(role=Role.SYSTEM, content=SYSTEM + rules),
+        Message(role=Role.USER, content="\n".join([*sections, instructions])),
     )
 
 
-async def build_task_prompt(task: Task, *, instructions: str, nonce: str) -> Sequence[Message]:
+def fence_task(*, question: str, material: str, nonce: str) -> str:
+    """Return the sections with which all prompts of a run begin: the material, if there is any, and the question."""
+    shown = [fence("material", material, nonce=nonce)] if material else []
+    return "\n".join([*shown, fence("question", question, nonce=nonce)])
+
+
+async def build_task_prompt(task: Task, *, instructions: str, nonce: str, rules: str = "") -> Sequence[Message]:
     """Return the prompt with the whole question and material; a long prompt is built in a thread."""
-    if task.text_characters > LONG_TEXT_CHARACTERS:
-        return await asyncio.to_thread(_build_for_task, task, instructions, nonce)
-    return _build_for_task(task, instructions, nonce)
-
-
-def _build_for_task(task: Task, instructions: str, nonce: str) -> Sequence[Message]:
-    return build_prompt(instructions=instructions, question=task.query, nonce=nonce, material=task.material)
+    build = partial(
+        build_prompt,
+        instructions=instructions,
+        question=task.query,
+        nonce=nonce,
+        material=task.material,
+        rules=rules,
+    )
+    return await asyncio.to_thread(build) if task.text_characters > LONG_TEXT_CHARACTERS else build()

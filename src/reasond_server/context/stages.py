@@ -1,8 +1,8 @@
 """The model calls of a run in stages: each call shows what earlier ones wrote, and all of them fit the model's window.
 
-All prompts of a run have the same beginning: the system message, the question and the material. So a provider that
-caches prompts reads these once. Texts of earlier stages follow, each in `<passage NONCE name="draft">`. The instruction
-of the call is trusted, and is last, behind all fences.
+All prompts of a run have the same beginning (`context.sections`), so a model server that caches prompts reads it once.
+Texts of earlier stages follow, each in `<passage NONCE name="draft">`. The instruction of the call is trusted, and is
+last, behind all fences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from reasond_server.context.calls import (
     hear,
     run_by_size,
 )
-from reasond_server.context.fences import FENCE_RULE, FENCE_TOKENS, fence
+from reasond_server.context.fences import FENCE_TOKENS, fence
+from reasond_server.context.sections import SYSTEM, fence_task
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import Message, Role
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 LEAST_SHOWN_TOKENS: Final = 64
 """Fewest tokens of an earlier text that a call must have room to show."""
 
-_SYSTEM: Final = (
-    "You take part in answering <question>. <passage> sections, if there are any, hold what was written for it before. "
-    "Do exactly what stands after the last section."
-)
 _CLIPPED: Final = "…"
 _MARGIN_TOKENS: Final = 64
 
@@ -74,11 +71,8 @@ class StageCalls:
         # A fork does not learn, so a replay cuts texts at the same places.
         self._counter = make_fork(model.counter)
         self._nonce = nonce
-        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + FENCE_RULE)
-        sections = [fence("question", question, nonce=nonce)]
-        if material:
-            sections.append(fence("material", material, nonce=nonce))
-        self._beginning = "\n".join(sections)
+        self._system = Message(role=Role.SYSTEM, content=SYSTEM)
+        self._beginning = fence_task(question=question, material=material, nonce=nonce)
         self._size = len(question) + len(material)
         self._room: int | None = None
         self._fewest: tuple[int, int] | None = None
@@ -118,6 +112,10 @@ class StageCalls:
         """Return an upper bound of the tokens of a call: its bare prompt and `more_tokens`."""
         bare = self._build(instruction, ())
         return more_tokens + await run_by_size(self._size, partial(bound_prompt, bare, self._counter))
+
+    async def count_tokens(self, prompt: StagePrompt) -> int:
+        """Return the tokens of a prompt, as the counter counts them."""
+        return await count_prompt(prompt.messages, self._counter)
 
     def fit(self, instruction: str, *shown: Shown, max_tokens: int) -> StagePrompt:
         """Return the prompt that shows as much of the end of each text as fits.

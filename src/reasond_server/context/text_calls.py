@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json
 
@@ -21,7 +22,7 @@ from reasond_server.context.tags import neutralize
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.llm.model import ToolSpec
 
@@ -32,6 +33,9 @@ ACTION_RULE: Final = (
 INVENTED_OBSERVATION: Final = (
     "You wrote an observation yourself, and what followed was not read: only tools give observations. Call the tool."
 )
+_LIMITS: Final = ("enum", "default", "minimum", "maximum", "pattern", "format")
+_OF_TYPE: Final = MappingProxyType({"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}})
+_TOLD: Final = frozenset({"type", "examples", "minLength", "maxLength", "title", "description", *_LIMITS})
 _MAX_DESCRIPTION = 1_000
 _MAX_TOOL_NAME = 128
 _INVENTED: Final = re.compile(
@@ -44,8 +48,29 @@ class UnreadableActionError(ValueError):
 
 
 def write_tools(specs: Sequence[ToolSpec]) -> str:
-    """Return the end of the system message that lists the tools; `specs` are from `bound_specs`."""
-    return " Tools:" + "".join([f"\n- {spec.name}: {_describe(spec)}" for spec in specs]) + "\n"
+    """Return the end of the system message that lists the tools, with a call of one; `specs` are from `bound_specs`."""
+    listed = "".join([f"\n- {spec.name}: {_describe(spec)}" for spec in specs])
+    shown = next((spec for spec in specs if spec.parameters.get("required")), specs[0] if specs else None)
+    return f" Tools:{listed}\n{_write_example(shown) if shown else ''}"
+
+
+def _write_example(spec: ToolSpec) -> str:
+    properties = spec.parameters.get("properties")
+    given = {name: _give_example(properties, name) for name in spec.parameters.get("required", ())}
+    return f'A call: <action>{{"tool": {_write_compact(spec.name)}, "arguments": {_write_compact(given)}}}</action>\n'
+
+
+def _give_example(properties: object, name: str) -> object:
+    """Return an argument as its schema shows one, else one of its type."""
+    schema = properties.get(name) if isinstance(properties, dict) else None
+    if not isinstance(schema, dict):
+        return "text"
+    shown = [
+        *schema.get("examples", ()),
+        *([schema["default"]] if "default" in schema else ()),
+        *schema.get("enum", ()),
+    ]
+    return shown[0] if shown else _OF_TYPE.get(str(schema.get("type")), "text")
 
 
 def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
@@ -107,5 +132,32 @@ def _bound_spec(spec: ToolSpec) -> ToolSpec:
 
 
 def _describe(spec: ToolSpec) -> str:
-    schema = json.dumps(spec.parameters, ensure_ascii=False, separators=(",", ":"))
-    return f"{spec.description} Arguments: {schema}"
+    """Return the description with the arguments as a list of names: models copy a schema as if it were arguments."""
+    properties = spec.parameters.get("properties")
+    if spec.parameters.keys() - {"type", "properties", "required", "additionalProperties", "title", "description"}:
+        properties = None
+    if spec.parameters.keys() <= {"type"}:
+        properties = {}
+    if not isinstance(properties, dict) or not all(_is_plain(one) for one in properties.values()):
+        return f"{spec.description} Schema of its arguments: {_write_compact(spec.parameters)}"
+    required = spec.parameters.get("required", ())
+    named = [_describe_argument(name, one, is_required=name in required) for name, one in properties.items()]
+    return f"{spec.description} Arguments: {'; '.join(named) or 'none'}"
+
+
+def _is_plain(schema: object) -> bool:
+    """Return whether the schema of an argument can be told in words: its type, and what it is for."""
+    return isinstance(schema, dict) and schema.keys() <= _TOLD
+
+
+def _describe_argument(name: str, schema: Mapping[str, Any], *, is_required: bool) -> str:
+    told = [schema["type"]] if isinstance(schema.get("type"), str) else []
+    told += [] if is_required else ["optional"]
+    told += [f"{key} {_write_compact(schema[key])}" for key in _LIMITS if key in schema]
+    about = f": {' '.join(str(schema['description']).split())}" if schema.get("description") else ""
+    kind = f" ({', '.join(told)})" if told else ""
+    return f"{name}{kind}{about}"
+
+
+def _write_compact(told: object) -> str:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))

@@ -23,7 +23,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from reasond_server.context.carryover import FEWEST_SUMMARY_TOKENS, SUMMARY_REQUEST, bound_summary
+from reasond_server.context.carryover import (
+    FEWEST_SUMMARY_TOKENS,
+    NOTES_EXAMPLE,
+    PLAIN_EXAMPLE,
+    SUMMARY_REQUEST,
+    bound_summary,
+)
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.segments import split_text
 from reasond_server.context.tags import neutralize
@@ -55,21 +61,25 @@ _LEFT_OUT = "\n[...]\n"
 UNREAD = "The text was not read to its end:"
 
 _RULES = (
-    "Work out what <question> asks. <notes> is all you kept from earlier. Think step by step, then end in one "
-    "of two ways: <answer>the final answer</answer>, or, to go on in a fresh window, <continue>"
+    " <notes> is all you kept. End with the answer, as in <answer>1234</answer>, or, to go on in a fresh window, with "
+    "notes, as in "
 )
-_FIELDS = "lines Current Strategy:, Key Findings:, Progress:, Next Steps:, Unresolved:</continue>."
+_FIELDS = f"<continue>{NOTES_EXAMPLE}</continue>."
 # Every token of these texts is billed in every window, so they are short.
 _ENDINGS = MappingProxyType(
     {
-        CarryoverMode.HYBRID: f"{_FIELDS} Findings, one a line, add to old ones.",
-        CarryoverMode.SUMMARY: f"{_FIELDS} Repeat old notes that still matter.",
-        CarryoverMode.TAIL: "the notes you need, with earlier notes that still matter</continue>.",
+        CarryoverMode.HYBRID: f"{_FIELDS} Findings add to old ones.",
+        CarryoverMode.SUMMARY: f"{_FIELDS} Repeat old ones.",
+        CarryoverMode.TAIL: f"<continue>{PLAIN_EXAMPLE}</continue>. Repeat old ones.",
     }
 )
-_READ = " You are reading a long text passage by passage. Do not answer yet: end with <continue>."
-_READ_LAST = " You are reading a long text; this is its last passage. Answer if the notes and it suffice."
-_ANSWER_NOW = " This is the last window: end with <answer> now."
+_READ = (
+    "You read a long text passage by passage. Do not answer yet: end with <continue>. What does this passage say about "
+    "the question?"
+)
+_READ_LAST = "You read a long text; this is its last passage. Answer if the notes and it suffice. Think step by step."
+_THINK = "Think step by step."
+_ANSWER_NOW = f"{_THINK} This is the last window: end with <answer> now."
 
 
 @value
@@ -94,7 +104,7 @@ class WindowLimits:
 
     @property
     def rules(self) -> str:
-        """The beginning of the instructions."""
+        """The rules that all windows have."""
         return _RULES + _ENDINGS[self.carryover_mode]
 
 
@@ -161,13 +171,14 @@ class WindowPlan:
         With `has_text` false, they have only the parts that every window repeats.
         """
         text, passage = self.find_text(window) if has_text else "", None
-        kind = _ANSWER_NOW if window.is_last else ""
+        kind = _ANSWER_NOW if window.is_last else _THINK
         if window.reading is not None:
             number, count = window.reading.segment, window.reading.segment_count
             passage = Passage(text=text, segment=number, segment_count=count)
             kind = _READ_LAST if number == count else _READ
         return build_prompt(
-            instructions=self.limits.rules + kind,
+            instructions=kind,
+            rules=self.limits.rules,
             question=self.question,
             nonce=self.nonce,
             notes=notes,
@@ -218,7 +229,7 @@ def plan_windows(
     question, rest, summary, reserve = shares.question, shares.rest, shares.summary_tokens, shares.reserve_tokens
     whole = "\n\n".join(text for text in (rest, neutralize(material)) if text)
     everything = counter.count_prompt(
-        build_prompt(instructions=rules + _ANSWER_NOW, question=question, nonce=nonce, material=whole)
+        build_prompt(instructions=_ANSWER_NOW, rules=rules, question=question, nonce=nonce, material=whole)
     )
     segments: Sequence[str] = ()
     shortfall = ""
@@ -319,7 +330,7 @@ def find_frame(counter: TokenCounter, nonce: str, rules: str) -> Sequence[Messag
     widest = Passage(text="", segment=MAX_SEGMENTS, segment_count=MAX_SEGMENTS)
     # An empty section would be left out, so the notes have one letter.
     prompts = (
-        build_prompt(instructions=rules + kind, question="", nonce=nonce, notes="n", passage=widest)
+        build_prompt(instructions=kind, rules=rules, question="", nonce=nonce, notes="n", passage=widest)
         for kind in (_READ, _READ_LAST, _ANSWER_NOW)
     )
     return max(prompts, key=counter.count_prompt)

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
 
 
-_PLAN: Final = "devise a plan"
+_PLAN: Final = "Devise a plan"
 _ASK: Final = "short questions that check"
 _PROGRAM: Final = "Write one Python program"
-_CRITICISE: Final = "Write a critique"
+_CRITICISE: Final = "is a draft of the answer. Check it"
+_SECTION_END: Final = re.compile(r"</[a-z]{1,16}(?: [a-z]{1,64})?>\n")
 _MAX_QUESTION_CHARACTERS: Final = 300
 _MAX_SHOWN_WORDS: Final = 8
 
@@ -51,7 +52,7 @@ def write_stage(messages: Sequence[Message], prompt: Prompt, *, counter: TokenCo
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.USER or not is_question(last.content):
         return ""
-    instruction = last.content.rpartition("\n")[2]
+    instruction = _SECTION_END.split(last.content)[-1]
     if _PLAN in instruction:
         return _write_plan(prompt)
     if _ASK in instruction:

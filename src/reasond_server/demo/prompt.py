@@ -27,7 +27,7 @@ _OPENING = re.compile(
 
 _CANDIDATE = "candidate"
 _DRAFT = "draft"
-_HAS_QUESTION = re.compile(r"\s*<question(?: [a-z]{1,64})?>[^\S\n]*\n")
+_HAS_QUESTION = re.compile(r"\s*<(?:question|material)(?: [a-z]{1,64})?>[^\S\n]*\n")
 
 
 @value

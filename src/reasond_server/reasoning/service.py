@@ -307,10 +307,17 @@ class ReasoningService:
                 wire=get_current_wire(),
                 budget=task.budget,
                 model=None if task.model is None else self._models.find(task.model),
+                prompts_begin_with=find_beginning(task),
             )
             execution = await self.runner.start(self.kind.create(assignment, request), place=place)
         note_concerned(execution.execution_id)
         return execution
+
+
+def find_beginning(task: Task) -> str:
+    """Return what prompts of the task show first: its conversation, its material, else its question."""
+    said = next((message.text for message in task.history if message.text), "")
+    return said or task.material or task.query
 
 
 def _why_gone(run: Run) -> ReasondError:

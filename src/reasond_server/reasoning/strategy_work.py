@@ -396,12 +396,12 @@ class ReasoningWork:
         config = self.assignment.config
         return RunContext(
             config=config,
-            model=preface_model(model, self.assignment.task, nonce=run.nonce),
+            model=preface_model(model, self.assignment.task, nonce=run.mark),
             # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
             programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,
             monotonic=self.clock.monotonic,
-            new_nonce=make_nonces(run.nonce),
+            new_nonce=make_nonces(run.mark),
             effects=run.effects,
             schemas=self.schemas,
         )

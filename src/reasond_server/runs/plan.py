@@ -33,7 +33,8 @@ class Plan:
     """Everything that was decided when the execution began.
 
     Attributes:
-        nonce: the first nonce that the run draws.
+        nonce: makes the keys of its effects.
+        mark: the first nonce for the fences of its prompts; empty in old plans, where it is `nonce`.
         work: what its kind of work needs (`Work.describe`).
         limit_s: the caller's time limit in seconds, in addition to the budget.
         keep_running, has_request_id, is_unary: decide which callers may come back for it.
@@ -44,6 +45,7 @@ class Plan:
     """
 
     nonce: str
+    mark: str = ""
     work: Json = field(default_factory=dict)
     limit_s: float | None = None
     keep_running: bool = False
@@ -141,10 +143,12 @@ def make_nonces(first: str) -> Callable[[], str]:
     def draw() -> str:
         nonlocal drawn
         drawn += 1
-        return first if drawn == 1 else _derive(first, drawn)
+        return first if drawn == 1 else derive_nonce(first, str(drawn))
 
     return draw
 
 
-def _derive(first: str, number: int) -> str:
-    return encode_nonce(int.from_bytes(hmac.digest(first.encode(), str(number).encode(), hashlib.sha256)))
+def derive_nonce(key: str, text: str) -> str:
+    """Return the nonce of `text` under `key`: always the same, and not to be guessed without `key`."""
+    told = hmac.digest(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    return encode_nonce(int.from_bytes(told))

@@ -254,7 +254,7 @@ class Run:
         journal: replays completed calls from the log; None if nobody can resume the run.
         effects: its effects, which must not happen twice.
         tenure: how long this process may act for the run; None if no other process can take it over.
-        nonce: the first nonce that the run draws.
+        mark: the first nonce for the fences of its prompts, which runs share whose prompts begin alike.
         trace: its spans and the ids in its log lines.
         subscribers: its subscribers.
         phase: what it is doing.
@@ -272,7 +272,7 @@ class Run:
     log: RunLog
     accounts: Accounts
     effects: Effects
-    nonce: str
+    mark: str
     trace: RunTrace
     journal: RunJournal | None = None
     tenure: Tenure | None = None

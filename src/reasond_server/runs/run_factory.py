@@ -14,7 +14,15 @@ from reasond_server.eventlog.redaction import redact
 from reasond_server.llm.metered_model import MeteredModel, TokenAccount
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.plan import Plan, PlanError, decode_plan, encode_obstacle, encode_plan, encode_unresumable
+from reasond_server.runs.plan import (
+    Plan,
+    PlanError,
+    decode_plan,
+    derive_nonce,
+    encode_obstacle,
+    encode_plan,
+    encode_unresumable,
+)
 from reasond_server.runs.run import SEGMENT_KEY, Run
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.runs.live_runs import RunnerLimits
     from reasond_server.runs.run import Work
+    from reasond_server.runs.work import WorkRequest
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import Event, Execution, Json, TextDelta, Usage
 
@@ -103,6 +112,7 @@ class PreparedRun:
     work: Work
     plan: str
     nonce: str
+    mark: str
     counter: TokenCounter
     is_recoverable: bool
     predecessor: Predecessor | None = None
@@ -128,6 +138,7 @@ class RunFactory:
     observer: WorkObserver = UNOBSERVED
 
     def __post_init__(self) -> None:
+        self._mark_key = self.clock.new_nonce()
         self._plan_keepers = {
             name for name, kind in self.kinds.items() if self.limits.records_content and kind.keeps_plan
         }
@@ -138,17 +149,28 @@ class RunFactory:
         calibration: Json = {} if earlier is None else earlier.calibration
         counter = fork_counter(self._model_of(work).counter, calibration)
         nonce = self.clock.new_nonce() if earlier is None else earlier.nonce
+        mark = self._choose_mark(work.request, nonce) if earlier is None else earlier.mark or nonce
         obstacle = self._find_obstacle(work)
         return PreparedRun(
             work=work,
             plan=self._note_unresumable(work, obstacle)
             if obstacle
-            else _write_plan(work, nonce, read_calibration(counter)),
+            else _write_plan(work, nonce=nonce, mark=mark, calibration=read_calibration(counter)),
             nonce=nonce,
+            mark=mark,
             counter=counter,
             is_recoverable=not obstacle,
             predecessor=predecessor,
         )
+
+    def _choose_mark(self, request: WorkRequest, nonce: str) -> str:
+        """Return the mark of a new run: that of the runs of its tenant whose prompts begin alike, else `nonce`.
+
+        So model servers read that beginning once. Only this process knows the key of these marks.
+        """
+        if not request.prompts_begin_with:
+            return nonce
+        return derive_nonce(self._mark_key, f"{request.tenant}\0{request.prompts_begin_with}")
 
     def make(
         self, prepared: PreparedRun, execution: Execution, *, inherited: int = 0, creation: Creation | None = None
@@ -176,6 +198,7 @@ class RunFactory:
             log=log,
             counter=prepared.counter,
             nonce=prepared.nonce,
+            mark=prepared.mark,
             began_s=self.clock.monotonic(),
             records=records,
             before=before,
@@ -218,6 +241,7 @@ class RunFactory:
             log=log,
             counter=fork_counter(self._model_of(work).counter, plan.calibration),
             nonce=plan.nonce,
+            mark=plan.mark or plan.nonce,
             began_s=self.clock.monotonic() - elapsed_s,
             records=recovery.records,
             before=execution.usage,
@@ -261,6 +285,7 @@ class RunFactory:
         log: RunLog,
         counter: TokenCounter,
         nonce: str,
+        mark: str,
         began_s: float,
         records: Sequence[Record],
         before: Usage,
@@ -305,7 +330,7 @@ class RunFactory:
             log=log,
             accounts=accounts,
             effects=Effects(nonce=nonce, tenant=request.tenant, journal=journal, wait_for_lease=wait_for_lease),
-            nonce=nonce,
+            mark=mark,
             trace=trace,
             journal=journal,
             tenure=tenure,
@@ -356,10 +381,11 @@ def _find_segment(records: Sequence[Record]) -> Sequence[str]:
     return [str(json.loads(record.body)["trace"]) for record in records if record.key == SEGMENT_KEY][-1:]
 
 
-def _write_plan(work: Work, nonce: str, calibration: Json) -> str:
+def _write_plan(work: Work, *, nonce: str, mark: str, calibration: Json) -> str:
     request = work.request
     plan = Plan(
         nonce=nonce,
+        mark="" if mark == nonce else mark,
         work=work.describe(),
         limit_s=request.time_limit_s,
         keep_running=request.keep_running,

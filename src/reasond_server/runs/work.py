@@ -40,6 +40,8 @@ class WorkRequest:
         model: the model of the run; None for the server's.
         question: the first line of what is asked (`types.headlines`), for lists.
         wire: the transport that it came by.
+        prompts_begin_with: what its prompts show first and others of its tenant may show, too: a session, a material,
+            the beginning of a conversation. Empty for nothing.
     """
 
     tenant: str
@@ -56,6 +58,7 @@ class WorkRequest:
     model: ChatModel | None = None
     question: str = ""
     wire: str = ""
+    prompts_begin_with: str = ""
 
     @property
     def limit_s(self) -> float | None:

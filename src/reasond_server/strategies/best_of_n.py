@@ -14,8 +14,8 @@ from pydantic import Field
 from reasond_server.context.answer_schemas import VerifiedAnswer, verify_by_program, verify_by_schema
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.fences import FENCE_TOKENS
+from reasond_server.context.final_replies import STEPS_FIRST
 from reasond_server.context.samples import (
-    SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
     OutputShares,
     SampleCalls,
@@ -56,9 +56,9 @@ CHECK: Final = "check"
 """The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
 _JUDGE: Final = (
-    "The last section is a proposed solution. Check every step of it, and that its final answer is what the question "
-    "asks for. Point out the first mistake, if there is one. Then write <answer>N</answer>, N from 0 (certainly wrong) "
-    "to 10 (certainly right)."
+    "The last section is a proposed solution. Go through it step by step: write down for each step whether it is "
+    "right, and then whether the final answer is what the question asks for. Only then end with your score between "
+    "tags, from 0 (certainly wrong) to 10 (certainly right), for example: <answer>7</answer>"
 )
 # With temperature 0 the same solution gets the same score, as far as the model is repeatable.
 _JUDGE_TEMPERATURE: Final = 0.0
@@ -494,13 +494,13 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
     config, budget = context.config, task.budget
     verify = await _find_verifier(task, context)
     stages = await prepare_stages(
-        task, model=context.model, nonce=context.new_nonce(), instructions=(SAMPLE_INSTRUCTION, _JUDGE), shown=1
+        task, model=context.model, nonce=context.new_nonce(), instructions=(STEPS_FIRST, _JUDGE), shown=1
     )
-    prompt = stages.fit(SAMPLE_INSTRUCTION, max_tokens=config.max_tokens)
+    prompt = stages.fit(STEPS_FIRST, max_tokens=config.max_tokens)
     sample, judgement = Cost(model_calls=1), Cost(model_calls=1) if verify is None else Cost()
     if budget.max_total_tokens is not None:
         more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
-        sample += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
+        sample += Cost(tokens=await stages.bound_tokens(STEPS_FIRST, more_tokens=prompt.max_tokens))
         if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
     shares = OutputShares(budget.max_output_tokens)
@@ -511,6 +511,7 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         calls=SampleCalls(
             ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
             temperatures=build_ladder(config.temperature, config.samples),
+            prompt_tokens=await stages.count_tokens(prompt),
         ),
         worst_sample=sample,
         worst_judgement=judgement,

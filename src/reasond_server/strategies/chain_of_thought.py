@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure_room
-from reasond_server.context.final_replies import describe_silence, read_final_reply
+from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
+from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
 
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
-
-_RULES = (
-    "Work out what <question> asks. Think step by step, then write <answer>the final answer</answer> and nothing "
-    "after it."
-)
 
 
 class ChainOfThoughtConfig(StrategyConfig):
@@ -43,7 +39,8 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
     (P + G)^2. Memory: the reply. Latency: the time of the model for G tokens.
 
     Failure modes: a prompt that leaves fewer than 100 tokens of the model's context window is refused before anything
-    is spent. A prompt that leaves fewer than `max_tokens` reduces the limit, with a warning. A reply that was cut at
+    is spent. A prompt that leaves fewer than `max_tokens` reduces the limit, with a warning if somebody had set it or
+    the reply was cut. A reply that was cut at
     its limit ends TRUNCATED and keeps the beginning of the answer. Of a reply without a tag, the
     answer that it names is the answer, else the whole (ANSWERED_UNTAGGED). With `show_reasoning` off, no text before
     the answer leaves the strategy and the step is empty, so an untagged answer is returned only at the end.
@@ -67,7 +64,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        messages = await build_task_prompt(task, instructions=_RULES, nonce=context.new_nonce())
+        messages = await build_task_prompt(task, instructions=STEPS_FIRST, nonce=context.new_nonce())
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         kinds = (TagKind.ANSWER,)
         call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=kinds)
@@ -83,6 +80,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         )
         thought = Thought(text=final.thought, answer=final.answer) if config.show_reasoning else Thought(text="")
         yield Step(detail=thought, answer_found=final.is_answered, metrics=metrics)
-        warnings = (*warnings, *describe_silence(reply, final))
+        told = warnings if "max_tokens" in config.model_fields_set or reply.finish is ModelFinish.LENGTH else ()
+        warnings = (*told, *describe_silence(reply, final))
         answer = restore(final.answer)
         yield Outcome(answer=answer, finish_reason=final.finish_reason, metrics=metrics, warnings=warnings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
-from reasond_server.context.final_replies import FinalReply, describe_silence, read_final_reply
+from reasond_server.context.final_replies import STEPS_FIRST, FinalReply, describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
@@ -35,21 +35,19 @@ QUESTIONS: Final = "questions"
 CHECK: Final = "check"
 REVISION: Final = "revision"
 
-_ENDING: Final = "Then write <answer>the final answer</answer> and nothing after it."
-_DRAFT: Final = f"Work out what the question asks, step by step. {_ENDING}"
 _ASK: Final = (
     "The passage holds a draft of the answer. Write at most {count} short questions that check the facts and numbers "
     "on which it rests, the doubtful ones first. Each must be clear to a reader who has not seen the draft, and must "
     "not say what the draft claims. Write each on a line of its own, as `Question 1: ...?`, and nothing else."
 )
 _CHECK: Final = (
-    "Answer the question in a sentence or two. If it cannot be known, say so. Write <answer>your answer</answer> and "
-    "nothing after it."
+    "Answer the question in a sentence or two, with the calculation if there is one. If it cannot be known, say so. "
+    "Then repeat the answer alone between tags, for example: <answer>In 1889</answer>"
 )
 _REVISE: Final = (
     "The passages hold a draft of the answer, and questions about its facts with answers that were given without the "
     "draft. Correct the draft where these answers show that it is wrong, and keep what they support. "
-    f"{_ENDING}"
+    f"{STEPS_FIRST}"
 )
 # What lists of questions begin with: numbers, letters, bullets, marks of tables and JSON, and labels in some languages.
 _LABEL: Final = (
@@ -191,7 +189,7 @@ class VerificationRun:
 
     async def write_draft(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the draft; without a whole one the run is over."""
-        prompt = self.calls.fit(_DRAFT, max_tokens=self.config.max_tokens)
+        prompt = self.calls.fit(STEPS_FIRST, max_tokens=self.config.max_tokens)
         async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
             async for piece in heard:
                 if isinstance(piece, ModelReply):
@@ -358,7 +356,7 @@ async def prepare_verification(task: Task, context: RunContext[ChainOfVerificati
     config, nonce = context.config, context.new_nonce()
     ask_rule = _ASK.format(count=config.max_questions)
     calls = await prepare_stages(
-        task, model=context.model, nonce=nonce, instructions=(_DRAFT, ask_rule, _REVISE), shown=2
+        task, model=context.model, nonce=nonce, instructions=(STEPS_FIRST, ask_rule, _REVISE), shown=2
     )
     return VerificationRun(
         task=task,

@@ -74,4 +74,5 @@ class Direct(ReasoningStrategy[DirectConfig]):
         metrics = CustomMetrics(data={"max_tokens": room, "temperature": config.temperature})
         thought = Thought(text=reply.parsed.thinking.strip(), answer=answer)
         yield Step(detail=thought, answer_found=finish is FinishReason.ANSWERED, metrics=metrics)
-        yield Outcome(answer=answer, finish_reason=finish, metrics=metrics, warnings=warnings)
+        told = warnings if "max_tokens" in config.model_fields_set or reply.finish is ModelFinish.LENGTH else ()
+        yield Outcome(answer=answer, finish_reason=finish, metrics=metrics, warnings=told)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
-from reasond_server.context.final_replies import describe_silence, read_final_reply
+from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.limits import TokenBudgetExhaustedError
@@ -29,15 +29,10 @@ PLAN: Final = "plan"
 SOLUTION: Final = "solution"
 
 _PLAN: Final = (
-    "Understand what the question asks, find the facts and numbers that it needs, and devise a plan that leads to the "
-    "answer. Write the plan alone, as a numbered list with one step on each line. Do not carry it out yet."
+    "Devise a plan that leads to the answer: a numbered list of as few steps as it takes, each on one line, with what "
+    "it finds out and from which facts or numbers of the question. Do not calculate yet."
 )
-_ENDING: Final = "Then write <answer>the final answer</answer> and nothing after it."
-_SOLVE: Final = (
-    "Work out the answer along the plan in the passage, step by step, with care for every calculation. Where the plan "
-    f"is wrong, mend it. {_ENDING}"
-)
-_SOLVE_ALONE: Final = f"Work out the answer step by step, with care for every calculation. {_ENDING}"
+_SOLVE: Final = f"The passage holds a plan for this. Follow it, and mend it where it is wrong. {STEPS_FIRST}"
 _STEP_LINE: Final = re.compile(r"^[ \t]{0,8}(?:[*_]{0,2}(?:step )?\d{1,3}[.):]|[-*•] )", re.IGNORECASE | re.MULTILINE)
 
 
@@ -159,7 +154,7 @@ class _Run:
     async def solve(self, *, is_short: bool) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the answer along the plan; `is_short` says that the budget left no room for a plan."""
         shown = [Shown(name=PLAN, text=self.plan_text)] if self.plan_text else []
-        prompt = self.calls.fit(_SOLVE if shown else _SOLVE_ALONE, *shown, max_tokens=self.config.max_tokens)
+        prompt = self.calls.fit(_SOLVE if shown else STEPS_FIRST, *shown, max_tokens=self.config.max_tokens)
         async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
             async for piece in heard:
                 if isinstance(piece, ModelReply):

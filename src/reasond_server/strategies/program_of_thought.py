@@ -31,8 +31,10 @@ PROGRAM: Final = "program"
 OUTPUT: Final = "output"
 
 _WRITE: Final = (
-    "Write one Python program that computes the answer to the question and prints the answer alone, as short as it can "
-    "be. It may use the standard library; it gets no input and has no network. {material}Write the program between "
+    "Write one Python program that computes the answer and prints it alone. Give each fact of the question and the "
+    "result of each step a variable with a telling name, for example:\n"
+    "```python\nboxes = 4\npens_per_box = 6\npens = boxes * pens_per_box\nlost_pens = 3\nprint(pens - lost_pens)\n```\n"
+    "It may use the standard library; it gets no input and has no network. {material}Write the program between "
     "```python and ```, and nothing after it."
 )
 _MATERIAL: Final = "The material is in the file material.txt, too. "

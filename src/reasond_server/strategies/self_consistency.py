@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS
+from reasond_server.context.final_replies import STEPS_FIRST
 from reasond_server.context.samples import (
-    SAMPLE_INSTRUCTION,
     SAMPLES_AT_ONCE,
     OutputShares,
     SampleCalls,
@@ -71,8 +71,8 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     Votes are counted over normalised answers (`context.answers`); in a tie, the answer that was given first wins.
     Samples are taken in waves. A wave has the fewest samples that can decide the vote, (n + 1) // 2 in the first wave,
     at most 8 at once. Sampling ends as soon as no further sample can change the outcome. The first sample begins alone;
-    the others of its wave begin when it has begun to write, or after a second. So a server with a prefix cache reads
-    the prompt only once.
+    the others of its wave begin when it has begun to write, or a slow server has read the prompt (`context.samples`).
+    So a server with a prefix cache reads the prompt only once.
 
     Cost: between (n + 1) // 2 and n calls, or fewer if min_agreement becomes impossible earlier. A call has P + G
     tokens: P for the prompt, cached from the second call on if the provider caches, and G <= max_tokens of output.
@@ -286,12 +286,12 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     """Build the prompt that all samples share and find how much each may write."""
     config, budget = context.config, task.budget
     stages = await prepare_stages(
-        task, model=context.model, nonce=context.new_nonce(), instructions=(SAMPLE_INSTRUCTION,), shown=0
+        task, model=context.model, nonce=context.new_nonce(), instructions=(STEPS_FIRST,), shown=0
     )
-    prompt = stages.fit(SAMPLE_INSTRUCTION, max_tokens=config.max_tokens)
+    prompt = stages.fit(STEPS_FIRST, max_tokens=config.max_tokens)
     worst = Cost(model_calls=1)
     if budget.max_total_tokens is not None:
-        worst += Cost(tokens=await stages.bound_tokens(SAMPLE_INSTRUCTION, more_tokens=prompt.max_tokens))
+        worst += Cost(tokens=await stages.bound_tokens(STEPS_FIRST, more_tokens=prompt.max_tokens))
     temperatures = build_ladder(config.temperature, config.samples)
     shares = OutputShares(budget.max_output_tokens)
     return Poll(
@@ -299,6 +299,7 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
         calls=SampleCalls(
             ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
             temperatures=temperatures,
+            prompt_tokens=await stages.count_tokens(prompt),
         ),
         worst=worst,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
-from reasond_server.context.final_replies import describe_silence, read_final_reply
+from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
@@ -32,18 +32,14 @@ if TYPE_CHECKING:
 DRAFT: Final = "draft"
 CRITIQUE: Final = "critique"
 REVISION: Final = "revision"
-_SOLVE: Final = (
-    "Work out what the question asks. Think step by step, then write <answer>the final answer</answer> and nothing "
-    "after it."
-)
 _CRITICISE: Final = (
-    "The last section is a draft of the answer. Write a critique of it: check every step, every fact and whether the "
-    "final answer is what the question asks for, and name each fault that must be mended and how. Then write "
-    "<answer>REVISE</answer> if there is one, or <answer>PASS</answer> if there is none, and nothing after it."
+    "The last section is a draft of the answer. Check it step by step: say of each step and fact whether it is right, "
+    "and then whether the final answer is what the question asks for. Name each fault that must be mended, and how. "
+    "Only then end with <answer>REVISE</answer> if there is a fault, or with <answer>PASS</answer> if there is none."
 )
 _REVISE: Final = (
     "The last sections are a draft of the answer and a critique of it. Mend what the critique is right about and leave "
-    "the rest as it is. Write the whole solution anew, then <answer>the final answer</answer> and nothing after it."
+    f"the rest as it is. Write the whole solution anew. {STEPS_FIRST}"
 )
 _VERDICT: Final = re.compile(r"\W{0,8}(pass|revise)\b\W{0,8}", re.IGNORECASE)
 _BEFORE: Final = "the answer is that of before."
@@ -121,7 +117,11 @@ class SelfRefine(ReasoningStrategy[SelfRefineConfig]):
             ModelError: the call for the draft failed.
         """
         stages = await prepare_stages(
-            task, model=context.model, nonce=context.new_nonce(), instructions=(_SOLVE, _CRITICISE, _REVISE), shown=2
+            task,
+            model=context.model,
+            nonce=context.new_nonce(),
+            instructions=(STEPS_FIRST, _CRITICISE, _REVISE),
+            shown=2,
         )
         run = RefiningRun(config=context.config, stages=stages)
         async with aclosing(run.write_draft()) as events:
@@ -178,7 +178,7 @@ class RefiningRun:
 
     async def write_draft(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the draft."""
-        prompt = self.stages.fit(_SOLVE, max_tokens=self.config.max_tokens)
+        prompt = self.stages.fit(STEPS_FIRST, max_tokens=self.config.max_tokens)
         async with aclosing(self._call(prompt, temperature=self.config.temperature)) as written:
             async for event in written:
                 yield event

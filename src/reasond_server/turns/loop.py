@@ -164,7 +164,7 @@ class TurnLoop:
         index, mode = self.progress.model_calls, self.policy.mode_in_force(self.progress.mode)
         model = self._caller.switch_to(mode.backend)
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
-        offered = self.tools.offered_in(mode, with_own=self._offers_own())
+        offered = self.tools.offered_in(mode, with_own=self._offers_own(), with_reading=self._offers_reading())
         provided = self.providers.render(step.goal, is_first=not self.progress.replies)
         window = self._find_window(model)
         room, inputs = self._fit(step, model, offered, provided)
@@ -295,6 +295,14 @@ class TurnLoop:
         """Return whether the model may read results in parts and switch modes: no client's list grows for nothing."""
         start = self.progress.start
         return start is None or start.uses_server_tools or self.progress.kept_bytes > _SMALL_RESULTS_BYTES
+
+    def _offers_reading(self) -> bool:
+        """Return whether there is a result that may have to be read in parts: a model imitates the tool before.
+
+        Once a session has had one, the tool stays: another list of tools is another beginning of every prompt.
+        """
+        seen = (self.progress, *(turn.progress for turn in self.history))
+        return any(progress.kept_bytes > _SMALL_RESULTS_BYTES for progress in seen)
 
     def _may_be_rewritten(self, context: ReasoningContext) -> bool:
         """Return whether a synthesis follows if the model answers now."""

@@ -204,9 +204,9 @@ def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, system: str) -> 
 
     `specs` are the tools for a model that calls them in its text.
     """
-    own = _TASK + (_IN_TEXT + write_tools(bound_specs(specs)) if specs else _NATIVE)
+    own, tools = _TASK + (_IN_TEXT if specs else _NATIVE), write_tools(bound_specs(specs)) if specs else ""
     message = Message(
-        role=Role.SYSTEM, content="\n\n".join((*([system] if system else []), own, *lasting)) + FENCE_RULE
+        role=Role.SYSTEM, content="\n\n".join([*([system] if system else []), own + FENCE_RULE + tools, *lasting])
     )
     return [PromptPart(source="system", messages=(message,))]
 

@@ -329,6 +329,7 @@ class TurnService:
                     wire=get_current_wire(),
                     budget=start.budget,
                     session=self._claim(start, session),
+                    prompts_begin_with=find_beginning(start),
                 )
                 work = self._kind.create(self._assign(caller, start, session), request)
                 try:
@@ -434,3 +435,9 @@ async def _read_earlier(store: ExecutionStore, execution: Execution, start: Turn
 def _may_use_tools(caller: Principal) -> bool:
     """Return whether the turns of the caller may use tools of the server."""
     return bool(caller.permissions & {TOOLS, ADMIN})
+
+
+def find_beginning(start: TurnStart) -> str:
+    """Return what prompts of the turn show first: its session, or the conversation that its caller sends again."""
+    said = next((message.text for message in start.history if message.text), "")
+    return start.session_id or said or start.message

@@ -90,14 +90,17 @@ class TurnTools:
         served = {spec.name: spec for spec in self._toolbox.specs if may_use_server_tools or spec.name in OWN_TOOLS}
         self._specs: Mapping[str, ToolSpec] = dict(sorted((served | self._client).items()))
 
-    def offered_in(self, mode: Mode, *, with_own: bool = True) -> Sequence[ToolSpec]:
+    def offered_in(self, mode: Mode, *, with_own: bool = True, with_reading: bool = True) -> Sequence[ToolSpec]:
         """Return the tools that a model call in `mode` may use, ordered by name; nobody needs only the turn's own.
 
-        Without `with_own` they are those of the client, and of the server where the turn may use them.
+        Without `with_own` they are those of the client, and of the server where the turn may use them; without
+        `with_reading` the one that reads results is left out.
         """
         names = [name for name in self._specs if self._is_offered(name, mode)]
         if not with_own:
             names = [name for name in names if name not in OWN_TOOLS or name in self._client]
+        if not with_reading:
+            names = [name for name in names if name != READ_TOOL_RESULT or name in self._client]
         return () if OWN_TOOLS.issuperset(names) and MODE_STATE_CHANGE not in names else [self._specs[n] for n in names]
 
     def is_clients(self, name: str) -> bool:

@@ -285,7 +285,7 @@ class TurnWork:
             backends=self.backends,
             # A turn whose hand-off has expired ends without a prompt.
             history=() if self.progress.handoff is not None else await read_history(self.store, run.identity, start),
-            nonce=make_nonces(run.nonce)(),
+            nonce=make_nonces(run.mark)(),
             clock=self.clock,
             observer=self.observer,
             schemas=self.schemas,

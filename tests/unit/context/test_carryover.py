@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasond_server.context.carryover import (
+    NOTES_EXAMPLE,
+    PLAIN_EXAMPLE,
     Carryover,
     Compression,
     NoteField,
@@ -50,6 +52,32 @@ def make(
         counter=COUNTER,
         limit=limit,
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "copied",
+    [
+        NOTES_EXAMPLE,
+        PLAIN_EXAMPLE,
+        "lines Current Strategy:, Key Findings:, Progress:, Next Steps:, Unresolved:".removeprefix("lines "),
+        NOTES_EXAMPLE.replace("\n", "  \n\n"),
+    ],
+)
+def test_a_copied_example_is_no_note(copied: str, mode: CarryoverMode) -> None:
+    made = make(f"The bridge has two gates. <continue>{copied}</continue>", mode=mode)
+    assert "The bridge has two gates." in made.text
+    assert "wall" not in made.text
+    assert "Strategy" not in made.text
+    if mode is not CarryoverMode.TAIL:
+        assert made.report.fallback_reason == "the notes only repeated the example of the prompt"
+
+
+def test_a_note_beside_a_copied_example_is_kept() -> None:
+    made = make(f"Hm. <continue>{NOTES_EXAMPLE}\nProgress: the bridge has two gates</continue>")
+    assert made.carryover.fields == {NoteField.PROGRESS: "the bridge has two gates"}
+    assert made.carryover.facts == ()
+    assert made.report.fallback_reason == ""
 
 
 def test_hybrid_pins_the_head_keeps_fields_and_facts_and_fills_up_with_the_tail() -> None:

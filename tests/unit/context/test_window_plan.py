@@ -84,12 +84,14 @@ def test_long_material_is_read_in_segments_before_reasoning() -> None:
 def test_every_kind_of_window_has_its_instructions() -> None:
     made = plan(material="The wall has four gates. " * 200)
     windows = list(made.list_windows())
-    systems = [made.build_prompt(window, notes="")[0].content for window in windows]
-    assert len(set(systems)) == 4
-    assert systems[0] == systems[1]
-    assert "Do not answer yet: end with <continue>. A section ends only" in systems[0]
-    assert "This is the last window: end with <answer> now. A section ends only" in systems[-1]
-    assert not any(NONCE in system for system in systems)
+    prompts = [[message.content for message in made.build_prompt(window, notes="")] for window in windows]
+    assert len({system for system, _ in prompts}) == 1
+    assert NONCE not in prompts[0][0]
+    last = [user.rpartition(">\n")[2] for _, user in prompts]
+    assert len({text for text in last if "passage>" not in text}) == 4
+    assert last[0] == last[1]
+    assert "Do not answer yet: end with <continue>" in prompts[0][1]
+    assert prompts[-1][1].endswith("This is the last window: end with <answer> now.")
 
 
 def test_full_notes_and_a_full_segment_leave_an_eighth_to_write_in() -> None:

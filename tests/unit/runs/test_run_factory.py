@@ -1,6 +1,7 @@
 """Runs that are restored from a store, and the reasons why a run cannot be restored."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -99,6 +100,32 @@ async def test_what_was_told_of_the_choice_is_told_by_who_goes_on(assign: Assign
     assert plan["warnings"] == []
     told = factory(Again(Script())).revive(recovery(json.dumps({**plan, "warnings": ["The task is long."]})))
     assert told.work.describe()["warnings"] == ["The task is long."]
+
+
+async def test_runs_of_a_tenant_whose_prompts_begin_alike_share_a_mark_and_no_others_do(assign: Assign) -> None:
+    maker = factory(Again(Script()))
+
+    def mark(*, tenant: str = "acme", begin: str = "A long text.") -> str:
+        return maker.prepare(assign(strategy=Again(Script()), tenant=tenant, prompts_begin_with=begin)).mark
+
+    assert mark() == mark()
+    assert re.fullmatch("[a-z]{28}", mark())
+    marks = {mark(), mark(tenant="other"), mark(begin="Another text."), mark(begin=""), mark(begin="")}
+    assert len(marks) == 5
+    other_process = factory(Again(Script())).prepare(
+        assign(strategy=Again(Script()), prompts_begin_with="A long text.")
+    )
+    assert other_process.mark not in marks
+
+
+async def test_who_goes_on_with_a_run_has_its_mark_and_the_keys_of_its_effects_are_its_own(assign: Assign) -> None:
+    maker = factory(Again(Script()))
+    one, other = (maker.prepare(assign(strategy=Again(Script()), prompts_begin_with="A text.")) for _ in range(2))
+    run = factory(Again(Script())).revive(recovery(one.plan))
+    assert run.mark == one.mark == other.mark
+    assert run.effects.nonce == one.nonce != other.nonce
+    old = {key: each for key, each in json.loads(one.plan).items() if key != "mark"}
+    assert factory(Again(Script())).revive(recovery(json.dumps(old))).mark == one.nonce
 
 
 async def test_of_the_steps_of_an_earlier_life_a_run_holds_digests_and_no_text(assign: Assign) -> None:

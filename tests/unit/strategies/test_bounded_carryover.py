@@ -179,7 +179,7 @@ async def test_a_run_that_repeats_itself_is_told_to_answer_and_ends() -> None:
     model = FunctionModel(lambda _: "<continue>Progress: I am stuck</continue>")
     made = await run(model, max_iterations=50)
     assert len(model.requests) == 3
-    assert ["end with <answer> now" in request.messages[0].content for request in model.requests] == [
+    assert ["end with <answer> now" in request.messages[1].content for request in model.requests] == [
         False,
         False,
         True,

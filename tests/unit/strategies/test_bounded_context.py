@@ -166,8 +166,8 @@ async def test_when_the_iterations_are_used_up_the_last_one_gives_the_answer(las
     with ScriptedModel(["<continue>n</continue>", last]) as model:
         made = await run(model, max_iterations=2)
     assert made.ending == (answer, FinishReason.MAX_ITERATIONS)
-    assert "end with <answer> now" not in model.requests[0].messages[0].content
-    assert "end with <answer> now" in model.requests[1].messages[0].content
+    assert "end with <answer> now" not in model.requests[0].messages[1].content
+    assert "end with <answer> now" in model.requests[1].messages[1].content
     assert not made.steps[-1].answer_found
     assert not made.details[-1].carryover_generated
 
@@ -184,8 +184,8 @@ async def test_long_material_is_read_segment_by_segment_then_reasoned_about() ->
         *(ReadingProgress(segment=number, segment_count=segments) for number in range(1, segments + 1)),
         None,
     ]
-    passages = [user(request).split(">\n")[-1] for request in model.requests[:-1]]
-    assert "".join(one.removesuffix(f"\n</passage {NONCE}>") for one in passages) == LONG
+    passages = [user(request).partition("<passage ")[2].partition(">\n")[2] for request in model.requests[:-1]]
+    assert "".join(one.partition(f"\n</passage {NONCE}>")[0] for one in passages) == LONG
     assert made.ending == ("4", FinishReason.ANSWERED)
     assert (made.metrics.reading_iterations, made.metrics.total_iterations) == (segments, segments + 1)
     assert made.metrics.carryover_compressions == segments

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from reasond_server.context.fences import FENCE_RULE
-from reasond_server.context.sections import build_prompt
+from reasond_server.context.sections import SYSTEM, build_prompt
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, WordPieceCounter
 from reasond_server.llm.metered_model import MeteredModel
@@ -74,8 +73,9 @@ class Backend(FunctionModel):
 
     def find_truth(self) -> tuple[float, float]:
         """Return its attention and its tokens, each divided by those of one pass over the text that it read."""
-        rules = self.requests[0].messages[0].content.removesuffix(FENCE_RULE)
-        prompt = build_prompt(instructions=rules, question=QUESTION, nonce=NONCE, material=self.read)
+        system, user = (message.content for message in self.requests[0].messages)
+        rules, asked = system.removeprefix(SYSTEM), user.rpartition(">\n")[2]
+        prompt = build_prompt(instructions=asked, rules=rules, question=QUESTION, nonce=NONCE, material=self.read)
         spent = [usage.total_tokens for usage in self.usages]
         one_pass = self._hidden + self._counter.count_prompt(prompt) + sum(usage.output_tokens for usage in self.usages)
         return sum(each * (each + 1) for each in spent) / (one_pass * (one_pass + 1)), sum(spent) / one_pass
@@ -83,7 +83,7 @@ class Backend(FunctionModel):
 
 def answer_after_reading(request: ChatRequest) -> str:
     """Take notes while reading, think in one more window, then answer."""
-    return ANSWER if "This is the last window" in request.messages[0].content else NOTES
+    return ANSWER if "This is the last window" in request.messages[-1].content else NOTES
 
 
 def answer_at_the_end_of_reading(request: ChatRequest) -> str:

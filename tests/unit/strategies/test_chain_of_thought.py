@@ -126,13 +126,22 @@ async def test_without_show_reasoning_only_the_answer_leaves() -> None:
 
 async def test_the_limit_is_lowered_to_what_the_window_leaves_and_a_warning_says_so() -> None:
     with ScriptedModel(["<answer>42"], context_window=1000) as model:
-        *_, outcome = await run(model)
+        *_, outcome = await run(model, max_tokens=4000)
     (request,) = model.requests
     assert model.counter.count_prompt(request.messages) + request.max_tokens == 1000
     assert isinstance(outcome.metrics, ChainOfThoughtMetrics)
     assert outcome.metrics.max_tokens == request.max_tokens
     (warning,) = outcome.warnings
-    assert warning.startswith(f"max_tokens was lowered from 4096 to {request.max_tokens}: ")
+    assert warning.startswith(f"max_tokens was lowered from 4000 to {request.max_tokens}: ")
+
+
+async def test_a_limit_that_nobody_set_is_lowered_without_a_word_unless_the_reply_was_cut() -> None:
+    with ScriptedModel(["<answer>42"], context_window=1000) as model:
+        *_, outcome = await run(model)
+    assert outcome.warnings == ()
+    with ScriptedModel([Reply(text="Six times", finish=ModelFinish.LENGTH)], context_window=1000) as model:
+        *_, outcome = await run(model)
+    assert "max_tokens was lowered from 4096" in outcome.warnings[0]
 
 
 async def test_a_limit_that_fits_the_window_stays() -> None:

@@ -96,8 +96,8 @@ async def test_a_sample_is_asked_as_a_plain_question_is_and_what_to_do_stands_be
         await run(model, samples=1, material="The wall.")
     rules, asked = (message.content for message in model.requests[0].messages)
     assert "<answer>" not in rules
-    assert asked.startswith(f"<question {NONCE}>\n6 times 7?\n")
-    instruction = asked.rpartition(f"</material {NONCE}>\n")[2]
+    assert asked.startswith(f"<material {NONCE}>\nThe wall.\n</material {NONCE}>\n<question {NONCE}>\n6 times 7?\n")
+    instruction = asked.rpartition(f"</question {NONCE}>\n")[2]
     assert instruction.startswith("Work it out step by step first")
     assert instruction.endswith("</answer>")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
+
+import pytest
 
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.memory import MemoryExecutionStore
-from reasond_server.types import FinishReason
+from reasond_server.testing import Reply
+from reasond_server.types import FinishReason, HistoryMessage, Speaker
 from reasond_server.types.turns import TurnStart
-from tests.turning import TurnServer, WallClock, ask_tools, client_tool
+from tests.turning import Note, TurnServer, WallClock, ask_tools, client_tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,3 +75,52 @@ async def test_a_turn_that_has_expired_ends_so_whether_or_not_its_history_can_be
 
     assert store.fails == 1
     assert (await server.log(view.turn.turn_id))[-1].finish_reason is FinishReason.EXPIRED
+
+
+@pytest.mark.parametrize("has_native_tools", [True, False])
+async def test_the_past_of_a_session_is_sent_as_it_was_sent_before(has_native_tools: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    time = WallClock()
+    call = ask_tools(("note", {"text": "one"}))
+    if not has_native_tools:
+        call = Reply(text='I note it.\n<action>{"tool": "note", "arguments": {"text": "one"}}</action>')
+    replies = [call, "It is noted.", call, "Again.", "The end."]
+    server = TurnServer(UnreachableStore(time), replies, time=time, tools=[Note()], has_native_tools=has_native_tools)
+    for message in ("Note one.", "Note it again.", "Is that all?"):
+        await server.run(TurnStart(session_id="s1", message=message))
+
+    requests = server.model.requests
+    assert len(requests) == len(replies)
+    for before, after in itertools.pairwise(requests):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert after.tools == before.tools
+
+
+async def test_a_conversation_that_its_client_sends_again_has_the_same_marks_and_another_one_has_others() -> None:
+    time = WallClock()
+    server = TurnServer(UnreachableStore(time), ["Well.", "As I said.", "Who is there?"], time=time)
+    said = (
+        HistoryMessage(role=Speaker.USER, text="How are you?"),
+        HistoryMessage(role=Speaker.ASSISTANT, text="Well."),
+    )
+    await server.run(TurnStart(message="How are you?"))
+    await server.run(TurnStart(message="And now?", history=said))
+    await server.run(TurnStart(message="Hello?"))
+
+    first, second, third = (request.messages for request in server.model.requests)
+    assert second[: len(first)] == first
+    assert third[0] == first[0]
+    assert third[1].content.split()[1] != first[1].content.split()[1]
+
+
+async def test_a_small_result_offers_no_tool_that_reads_results_and_once_a_large_one_came_it_stays() -> None:
+    time = WallClock()
+    replies = [
+        *(ask_tools(("note", {"text": "one"})), "Noted."),
+        *(ask_tools(("note", {"text": "x" * 3000})), "Noted, too.", "The end."),
+    ]
+    server = TurnServer(UnreachableStore(time), replies, time=time, tools=[Note()])
+    for message in ("Note one.", "Note much.", "Is that all?"):
+        await server.run(TurnStart(session_id="s1", message=message))
+
+    offered = ["read_tool_result" in [spec.name for spec in request.tools] for request in server.model.requests]
+    assert offered == [False, False, False, True, True]

@@ -49,7 +49,7 @@ def build_site(run: Run) -> RepairSite:
     return RepairSite(
         tenant=run.identity.tenant,
         execution_id=run.identity.execution_id,
-        nonce=run.nonce,
+        nonce=run.mark,
         trace=run.trace,
         publish=run.subscribers.publish,
         wait_for_room=wait_for_room,

@@ -262,7 +262,7 @@ class RepairWork:
             tenant=run.identity.tenant,
             subject=self.request.subject,
             execution_id=run.identity.execution_id,
-            nonce=run.nonce,
+            nonce=run.effects.nonce,
             assignment=self.describe(),
             calibration={} if self._kind.model else read_calibration(run.accounts.model.counter),
         )

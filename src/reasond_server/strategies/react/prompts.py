@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json
 
+from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, write_tools
+from reasond_server.tools.read_result import READ_TOOL_RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,36 +20,48 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ToolSpec
     from reasond_server.types import ToolCall
 
-_TASK = "Work out what <question> asks. Think step by step. "
-_ANSWER = "When you know the answer, write <answer>the final answer</answer> and nothing after it."
-_TOOLS = (
+_TASK: Final = "Think step by step first. "
+_EXAMPLE: Final = "for example: <answer>1234</answer>"
+_ANSWER: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
+_TOOLS: Final = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
-    "never write one yourself. A result that is left out or shortened can be read with read_tool_result. "
+    "never write one yourself. "
 )
-_CONTINUE = "If you need more room to think, end with <continue>what you have so far</continue>; you will go on. "
+_CONTINUE: Final = "If you need more room to think, end with what you have so far between <continue> and </continue>. "
 
-ANSWER_NOW: Final = "No tools can be called any more. Write <answer>the final answer</answer> from what you know now."
+ANSWER_NOW: Final = f"No tools can be called any more. End with the answer from what you know now, {_EXAMPLE}"
 GO_ON: Final = "Go on."
 CUT_OFF: Final = "Your reply was cut off at its limit of {tokens} tokens. Go on, more briefly."
-NOTHING_WRITTEN: Final = "You wrote nothing. Call a tool, or write <answer>the final answer</answer>."
-NO_ACTION: Final = (
-    'There is neither a call nor an answer. End with <action>{"tool": "NAME", "arguments": {...}}</action> or with '
-    "<answer>the final answer</answer>."
-)
+NOTHING_WRITTEN: Final = f"Your reply was empty. Call a tool, or end with the answer, {_EXAMPLE}"
+NO_ACTION: Final = f"Your reply had neither a call nor an answer. {ACTION_RULE}Or end with the answer, {_EXAMPLE}"
 UNREAD_CALL: Final = (
     "Your call of a tool could not be read. Call the tool in the form in which it is offered, with its arguments as "
     "one JSON object."
 )
+_SHOWN_CHARACTERS: Final = 120
 REPEATED: Final = "The same call was made before, as {call_id}; making it again tells nothing new."
 
 
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
-    """Return the rules of the system message; `specs` are from `text_calls.bound_specs`."""
+    """Return what stands behind the question; `specs` are the tools."""
     if not specs:
         return _TASK + _CONTINUE + _ANSWER
-    if is_native:
-        return _TASK + _TOOLS + _ANSWER
-    return _TASK + _TOOLS + ACTION_RULE + _ANSWER + write_tools(specs)
+    return _TASK + _TOOLS + ("" if is_native else ACTION_RULE) + _ANSWER
+
+
+def list_tools(specs: Sequence[ToolSpec]) -> str:
+    """Return the list of tools for the system message; `specs` are from `text_calls.bound_specs`.
+
+    Models imitate what the list shows, so the tool that reads results is not in it: where there is one to read, the
+    prompt says how.
+    """
+    return write_tools([spec for spec in specs if spec.name != READ_TOOL_RESULT])
+
+
+def tell_unread(problem: str, content: str) -> str:
+    """Return the correction of an action that cannot be read, with how it begins."""
+    begins = " ".join(neutralize(content).split())[:_SHOWN_CHARACTERS]
+    return f"{problem}. It began with: {begins}\n{ACTION_RULE.strip()}"
 
 
 def compute_action_key(call: ToolCall) -> str:

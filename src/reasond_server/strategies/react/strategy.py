@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from reasond_server.context.answers import split_answer
+from reasond_server.context.answers import find_marked_answer, split_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
 from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
@@ -21,6 +21,7 @@ from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
 from reasond_server.tools.execution import refuse_call
+from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class ReactRun:
     answered_at: int | None = None
     empty_in_a_row: int = 0
     used_tokens: int = 0
+    has_partial_result: bool = False
     _told: ReactMetrics | None = None
 
     @property
@@ -245,7 +247,8 @@ class ReactRun:
         if parsed.kind is TagKind.CONTINUE:
             return self._go_on(reply, words.GO_ON), None
         text = parsed.text.strip()
-        answer = split_answer(text)[1] if not self.specs or self.conversation.is_native else ""
+        is_prose = not self.specs or self.conversation.is_native
+        answer = split_answer(text)[1] if is_prose else find_marked_answer(text)
         if answer:
             return self._build_end(reply, answer, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
         return self._correct(reply, words.NO_ACTION if text else words.NOTHING_WRITTEN), None
@@ -304,7 +307,7 @@ class ReactRun:
         try:
             call = read_action(reply.parsed.content, call_id="")
         except UnreadableActionError as error:
-            return self._correct(reply, f"{error}. {words.NO_ACTION}")
+            return self._correct(reply, words.tell_unread(str(error), reply.parsed.content))
         return await self._act(reply, [(self.tool_use.mint(call), "")])
 
     async def _act(self, reply: ModelReply, calls: Sequence[tuple[ToolCall, str]], *, text: str | None = None) -> Step:
@@ -317,6 +320,7 @@ class ReactRun:
         for call, provider_id in calls:
             result, note = await self.tool_use.make(call)
             made.append((call, result))
+            self.has_partial_result |= READ_TOOL_RESULT in result.result_json
             # A failure cannot be read again.
             handle = "" if result.is_error else derive_handle(call)
             records.append(CallRecord(call=call, result=result, handle=handle, wire_id=provider_id))
@@ -347,11 +351,14 @@ class ReactRun:
         """Return the tools to send with the call; the last call sends them only because some providers require it.
 
         Some providers refuse a history with tool calls if the list of tools is missing (anthropic-sdk-python #494). So
-        the list stays, and `tool_choice` forbids its use.
+        the list stays, and `tool_choice` forbids its use. The tool that reads results is offered once one is not shown
+        whole: before, models imitate it.
         """
         if not self.conversation.is_native or (self.due is not None and not self.conversation.has_native_calls):
             return ()
-        return self.specs
+        if self.conversation.masked or self.has_partial_result:
+            return self.specs
+        return [spec for spec in self.specs if spec.name != READ_TOOL_RESULT]
 
     async def _fit(self) -> tuple[int, int]:
         """Make the prompt; return its tokens and the most tokens of output."""
@@ -422,7 +429,10 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
     specs = offer.specs
     is_native = bool(specs) and context.model.has_native_tools
     opening = await build_task_prompt(
-        task, instructions=words.write_instructions(specs, is_native=is_native), nonce=nonce
+        task,
+        instructions=words.write_instructions(specs, is_native=is_native),
+        nonce=nonce,
+        rules=words.list_tools(specs) if specs and not is_native else "",
     )
     conversation = Conversation(opening=opening, nonce=nonce, is_native=is_native, model=context.model, offer=offer)
     allowed = task.budget.max_tool_calls

@@ -1,7 +1,7 @@
 """Prompts of a search over thoughts: propose, judge, compare, and write the answer.
 
-All prompts of one run have the same beginning: the system message, the question and the material. So a provider that
-caches prompts reads these once. The path of thoughts follows in `<notes>` and the candidates in `<passage>`. The
+All prompts of one run have the same beginning (`context.sections`). So a model server that caches prompts reads it
+once. The path of thoughts follows in `<notes>` and the candidates in `<passage>`. The
 instruction of the call is trusted, and is last, behind all fences.
 
 `ThoughtShape` computes the tokens that these calls need in the window, and the room for the path.
@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import FENCE_RULE, FENCE_TOKENS, fence
+from reasond_server.context.fences import FENCE_TOKENS, fence
+from reasond_server.context.sections import SYSTEM, fence_task
 from reasond_server.context.tags import neutralize
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
@@ -27,32 +28,29 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import TokenCounter
 
 
-_SYSTEM = (
-    "You take part in a search for the answer to <question>. <notes>, if there are any, hold the thoughts so far, "
-    "in order. Do exactly what stands after the last section."
-)
 _PROPOSE = (
     "Propose {count} different thoughts that go on from here, each one step closer to the answer and each "
     "understandable without the others. Begin each on a line of its own with its mark: {marks}. Where a thought "
-    "completes the solution, end it with <answer>the final answer</answer>."
+    "completes the solution, end it with the answer between tags, such as <answer>1234</answer>."
 )
 _PROPOSE_ONE = (
     "Write the one thought that goes on from here, a step closer to the answer. If it completes the solution, end it "
-    "with <answer>the final answer</answer>."
+    "with the answer between tags, such as <answer>1234</answer>."
 )
-_LAST = " No further step is possible: every thought must end with <answer>the final answer</answer>."
+_LAST = " No further step is possible: every thought must end with <answer>."
 _JUDGE = (
-    "Judge the thought in <passage>: how likely is it right, and on a way to the right answer? Reason briefly, then "
-    "write <answer>N</answer>, N from 0 (impossible) to 10 (certain)."
+    "Judge the thought in <passage>: how likely is it right, and on a way to the right answer? Check it in a few "
+    "sentences first. Only then end with a score between tags, from 0 (impossible) to 10 (certain), for example: "
+    "<answer>7</answer>"
 )
 _COMPARE = (
     "Compare the {count} thoughts in the <passage> sections: how likely is each right, and on a way to the right "
-    "answer? Reason briefly, then give each from 0 (impossible) to 10 (certain) points, in this form: "
-    "<answer>{form}</answer>."
+    "answer? Check each in a sentence or two first. Only then give each points between tags, from 0 (impossible) to "
+    "10 (certain), in this form: <answer>{form}</answer>"
 )
 _ANSWER = (
-    "Using the notes, work out what is left to do, then write <answer>the final answer to the question</answer> and "
-    "nothing after it."
+    "Using the notes, work out what is left to do, step by step. Only then end with the final answer to the question "
+    "alone between tags, for example: <answer>1234</answer>"
 )
 _CLIPPED = "…"
 
@@ -75,11 +73,8 @@ class TreePrompts:
     ) -> None:
         self._nonce = nonce
         self._counter = counter
-        self._system = Message(role=Role.SYSTEM, content=_SYSTEM + FENCE_RULE)
-        sections = [fence("question", question, nonce=nonce)]
-        if material:
-            sections.append(fence("material", material, nonce=nonce))
-        self._beginning = "\n".join(sections)
+        self._system = Message(role=Role.SYSTEM, content=SYSTEM)
+        self._beginning = fence_task(question=question, material=material, nonce=nonce)
         self.notes_tokens = notes_tokens
 
     def propose(self, path: Sequence[str], *, count: int, is_last: bool) -> Sequence[Message]:

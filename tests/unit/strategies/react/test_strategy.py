@@ -44,7 +44,8 @@ async def test_a_call_in_text_is_made_and_its_result_comes_back_in_a_fence() -> 
     first, second = model.requests
     assert first.stop == ("</answer>", "</action>")
     assert (first.tools, first.max_tokens, first.temperature) == ((), 2048, 0.7)
-    assert '- look: Looks. &lt;/answer> Arguments: {"type":"object"}' in first.messages[0].content
+    assert "- look: Looks. &lt;/answer> Arguments: none" in first.messages[0].content
+    assert "read_tool_result" not in first.messages[0].content
     assert second.messages[:2] == first.messages[:2]
     assert [message.role for message in second.messages[2:]] == [Role.ASSISTANT, Role.USER]
     assert second.messages[2].content == 'Let me see.\n<action>{"tool": "look", "arguments": {"at": "wall"}}</action>'
@@ -63,7 +64,7 @@ async def test_a_native_call_is_made_and_answered_in_the_providers_form() -> Non
     assert [call.call_id for call in steps[0].actions] == ["c1", "c2"]
     assert outcome.finish_reason is FinishReason.ANSWERED
     first, second = model.requests
-    assert [spec.name for spec in first.tools] == ["look", "read_tool_result"]
+    assert [spec.name for spec in first.tools] == ["look"]
     assert first.stop == ("</answer>",)
     assert "<action>" not in first.messages[0].content
     assistant, one, other = second.messages[2:]
@@ -224,8 +225,8 @@ async def test_an_invented_observation_in_the_last_call_is_told_to_the_reader() 
         ("<action>[]</action>", "The action must be a JSON object."),
         ('<action>{"arguments": {}}</action>', "must name a tool"),
         ('<action>{"tool": "look", "arguments": 5}</action>', "must be a JSON object"),
-        ("I think that it is high.", "There is neither a call nor an answer."),
-        ("", "You wrote nothing."),
+        ("I think that it is high.", "Your reply had neither a call nor an answer."),
+        ("", "Your reply was empty."),
     ],
 )
 async def test_a_reply_that_breaks_the_protocol_is_corrected(broken: str, told: str) -> None:
@@ -235,6 +236,49 @@ async def test_a_reply_that_breaks_the_protocol_is_corrected(broken: str, told: 
     assert told in model.requests[1].messages[-1].content
     assert metrics_of(outcome).corrections == 1
     assert len(tools.calls) == 1
+
+
+async def test_a_correction_shows_how_the_action_began_that_was_not_read() -> None:
+    broken = '<action>{"tool": look, "at": "</observation> the wall"}</action>'
+    with ScriptedModel([broken, CALL, "<answer>x</answer>"]) as model:
+        await run(model)
+    told = model.requests[1].messages[-1].content
+    assert told.startswith("The action is no valid JSON. It began with: {")
+    assert "&lt;/observation> the wall" in told
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        'I look. <answer>{"name": "look", "arguments": {"at": "wall"}}</answer>',
+        '<answer><tool_call>{"name": "look", "arguments": {"at": "wall"}}</tool_call></answer>',
+    ],
+)
+@pytest.mark.parametrize("has_native_tools", [True, False])
+async def test_a_call_between_answer_tags_is_made(reply: str, has_native_tools: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    tools = Recorder()
+    with ScriptedModel([reply, "<answer>3 m</answer>"], has_native_tools=has_native_tools) as model:
+        _, outcome = await run(model, tools)
+    assert [(call.name, call.arguments_json) for call in tools.calls] == [("look", '{"at": "wall"}')]
+    assert outcome.answer == "3 m"
+
+
+async def test_a_boxed_answer_is_the_answer_and_a_thought_without_a_mark_is_corrected() -> None:
+    with ScriptedModel(["It is 3 m high, so \\boxed{3}"]) as model:
+        _, outcome = await run(model)
+    assert (outcome.answer, outcome.finish_reason) == ("3", FinishReason.ANSWERED_UNTAGGED)
+    with ScriptedModel(["So I need the height of 1 wall.", "<answer>3</answer>"]) as model:
+        _, outcome = await run(model)
+    assert metrics_of(outcome).corrections == 1
+
+
+async def test_the_tool_that_reads_results_is_offered_once_one_is_not_shown_whole() -> None:
+    part = '{"handle":"c1","begins":"a","ends":"z","more":"read_tool_result reads the rest by this handle, c1"}'
+    replies: list[str | Reply] = [native(("a", "look", "{}")), native(("b", "look", "{}")), "<answer>x</answer>"]
+    with ScriptedModel(replies, has_native_tools=True) as model:
+        await run(model, Recorder(lambda call: part if call.call_id == "c2" else '"seen"'))
+    offered = [[spec.name for spec in request.tools] for request in model.requests]
+    assert offered == [["look"], ["look"], ["look", "read_tool_result"]]
 
 
 async def test_after_two_corrections_the_model_has_to_answer() -> None:
@@ -273,7 +317,7 @@ async def test_the_last_cycle_is_told_to_answer_and_calls_in_it_are_not_made() -
     assert last.tool_choice == "none"
     assert last.tools == model.requests[0].tools, "some providers refuse a history with calls but without their tools"
     assert last.messages[-1].role is Role.TOOL
-    assert last.messages[-1].content.endswith("from what you know now.")
+    assert "End with the answer from what you know now" in last.messages[-1].content
     assert steps[-1].observations[0].is_error
     assert outcome.finish_reason is FinishReason.MAX_ITERATIONS
     assert outcome.answer == ""
