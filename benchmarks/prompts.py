@@ -168,7 +168,7 @@ def is_right(answer: str, right: str) -> bool:
     if _NUMBER.fullmatch(right):
         return read_number(answer) == Decimal(right)
     if len(right) == 1:
-        return (_LETTER.findall(answer) or [""])[-1] == right
+        return bool(letters := _LETTER.findall(answer)) and letters[-1] == right
     return right.casefold() in answer.casefold()
 
 

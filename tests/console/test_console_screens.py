@@ -184,7 +184,7 @@ async def test_a_book_read_window_by_window_shows_every_window_and_signed_saving
         await page.set_viewport_size({"width": WIDTH, "height": 800})
         await windows.focus()
         await page.keyboard.press("End")
-        await expect(page.get_by_role("heading", name="reason", exact=False).last).to_contain_text("Step 59")
+        await expect(page.get_by_role("heading", name="reason", exact=False).last).to_contain_text("Step 58")
         await page.get_by_role("tab", name="Raw events").click()
         await expect(page.get_by_label("The event as JSON")).to_contain_text('"chunk_size": 2048')
         await examine(page, "events", height=620)

@@ -83,7 +83,7 @@ async def test_the_past_of_a_session_is_sent_as_it_was_sent_before(has_native_to
     call = ask_tools(("note", {"text": "one"}))
     if not has_native_tools:
         call = Reply(text='I note it.\n<action>{"tool": "note", "arguments": {"text": "one"}}</action>')
-    replies = [call, "It is noted.", call, "Again.", "The end."]
+    replies: list[str | Reply] = [call, "It is noted.", call, "Again.", "The end."]
     server = TurnServer(UnreachableStore(time), replies, time=time, tools=[Note()], has_native_tools=has_native_tools)
     for message in ("Note one.", "Note it again.", "Is that all?"):
         await server.run(TurnStart(session_id="s1", message=message))
@@ -114,7 +114,7 @@ async def test_a_conversation_that_its_client_sends_again_has_the_same_marks_and
 
 async def test_a_small_result_offers_no_tool_that_reads_results_and_once_a_large_one_came_it_stays() -> None:
     time = WallClock()
-    replies = [
+    replies: list[str | Reply] = [
         *(ask_tools(("note", {"text": "one"})), "Noted."),
         *(ask_tools(("note", {"text": "x" * 3000})), "Noted, too.", "The end."),
     ]
