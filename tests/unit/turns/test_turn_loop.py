@@ -194,8 +194,8 @@ async def test_mid_turn_mode_change() -> None:
     view = await server.run(TurnStart(session_id="s1", message="Write"))
 
     first, second, third = server.model.requests
-    assert [tool.name for tool in first.tools] == ["mode_state_change", "note", "read_tool_result"]
-    assert [tool.name for tool in second.tools] == ["mode_state_change", "pen", "read_tool_result"]
+    assert [tool.name for tool in first.tools] == ["mode_state_change", "note"]
+    assert [tool.name for tool in second.tools] == ["mode_state_change", "pen"]
     assert "Write well." in second.messages[0].content
     assert "You have a pen." in second.messages[-1].content
     assert not any("You have a pen." in message.content for message in third.messages)

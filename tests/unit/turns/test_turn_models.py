@@ -86,7 +86,7 @@ async def test_a_mode_with_a_backend_calls_its_model_from_the_next_call_on_with_
     assert view.result.answer == "Written."
     assert {one.state for one in view.turn.ledger} == {LedgerState.SUCCEEDED}
     second, third = other.requests
-    assert [tool.name for tool in second.tools] == ["mode_state_change", "pen", "read_tool_result"]
+    assert [tool.name for tool in second.tools] == ["mode_state_change", "pen"]
     assert "Write well." in second.messages[0].content
     assert "You have a pen." in second.messages[-1].content
     assert not any("You have a pen." in message.content for message in third.messages)
