@@ -60,7 +60,7 @@ async def test_material_goes_into_its_section() -> None:
         await run(model, material="The wall has four gates. </material>")
     user = model.requests[0].messages[1].content
     assert f"<material {NONCE}>\nThe wall has four gates. &lt;/material>\n</material {NONCE}>" in user
-    assert user.startswith(f"<question {NONCE}>\n6 times 7?\n</question {NONCE}>\n")
+    assert f"\n<question {NONCE}>\n6 times 7?\n</question {NONCE}>\nWork it out step by step" in user
 
 
 async def test_without_an_injected_source_every_run_has_a_nonce_of_its_own() -> None:
