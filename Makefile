@@ -36,14 +36,7 @@ generate: environment-dev ## regenerate the stubs and the descriptor set from pr
 	@$(MAKE) --no-print-directory docs
 
 docs: environment-dev ## regenerate the generated parts of docs/
-	@$(BIN)/python -m scripts.api_docs
-	@$(BIN)/python -m scripts.error_docs
-	@$(BIN)/python -m scripts.config_docs
-	@$(BIN)/python -m scripts.metrics_docs
-	@$(BIN)/python -m scripts.profile_docs
-	@$(BIN)/python -m scripts.strategy_docs
-	@$(BIN)/python -m scripts.figures
-	@$(BIN)/python -m scripts.man_page
+	@$(BIN)/python -m scripts.docs
 
 site: environment-dev ## build the documentation as a site with search, in build/site/site
 	@$(BIN)/python -m scripts.site

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
-from reasond_server.assembly.sandboxes import open_python_programs
+from reasond_server.assembly.workshops import open_python_programs
 from reasond_server.context.answers import extract_answer
 from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel

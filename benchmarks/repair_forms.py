@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.repair_cases import Laboratory, build_cases
 from reasond_server.repair.edits.edit_application import EditError, apply_edits, list_candidates, read_reply
 from reasond_server.repair.edits.protection import build_protection
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

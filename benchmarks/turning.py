@@ -9,7 +9,7 @@ from benchmarks.instant import InstantModel
 from reasond_server.assembly.core import assemble
 from reasond_server.config import load
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.types import Principal, ToolCall, Usage
 
 if TYPE_CHECKING:

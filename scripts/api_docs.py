@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import cell, page, table, write_or_check
-from scripts.protos import PACKAGE, read
+from scripts.pages import cell, page, table
+from scripts.protos import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -155,7 +154,3 @@ def pages(files: Sequence[ProtoFile]) -> dict[Path, str]:
     made[FOLDER / TYPES] = types_page([file for file in files if not file.services and file.name != ERROR_FILE], where)
     made[FOLDER / "README.md"] = index_page(files)
     return made
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check(pages(read()), description=__doc__ or ""))

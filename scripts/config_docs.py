@@ -6,12 +6,11 @@ section `[server]` is named `server`, `[reasoning.performance]` is `reasoning.pe
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.config.reference import format_toml_value, list_key_docs, render_example
-from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
+from scripts.pages import cell, fill_page, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,12 +59,6 @@ def make_tables(docs: Iterable[KeyDoc]) -> dict[str, list[str]]:
     return {section: table(HEAD, cells) for section, cells in rows.items()}
 
 
-def main() -> int:
-    """Fill the guide and write the example, or with --check compare them."""
-    guide = (ROOT / PATH).read_text(encoding="utf-8")
-    pages = {PATH: fill_tables(guide, make_tables(list_key_docs())), EXAMPLE: render_example()}
-    return write_or_check(pages, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def make_pages() -> dict[Path, str]:
+    """Return the guide, and the example of a configuration."""
+    return {**fill_page(PATH, make_tables(list_key_docs())), EXAMPLE: render_example()}

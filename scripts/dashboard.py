@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 JOB = 'job="$job"'
 WINDOW = "$__rate_interval"
@@ -69,6 +69,11 @@ def totals(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:
     return Panel(title=title, queries=[(total(metric, by), legend(by))], unit=unit)
 
 
+def gauges(title: str, metrics: Mapping[str, str], *, is_stat: bool = False) -> Panel:
+    """Return a panel with gauges, each by its legend."""
+    return Panel(title=title, queries=[(total(name), shown) for shown, name in metrics.items()], is_stat=is_stat)
+
+
 def legend(by: str) -> str:
     """Return the legend that shows the labels in `by`."""
     return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
@@ -77,6 +82,8 @@ def legend(by: str) -> str:
 CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
 END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
 FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
+FAILED_SHARE = f"{FAILURE_RATE} / {END_RATE}"
+TOKEN_RATE = rate("reasond_tokens_total", "strategy, model", where='kind=~"input|output"')
 ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
 STORE_FILL = f"max (reasond_store_fill_ratio{{{JOB}}})"
 CLOCK_JUMP = f"max (reasond_store_clock_jump_seconds{{{JOB}}})"
@@ -88,19 +95,10 @@ COMMIT_RATE = f"sum (rate(reasond_store_commit_duration_seconds_count{{{JOB}}}[{
 ROWS: dict[str, Sequence[Panel]] = {
     "At a glance": (
         Panel(title="Calls per second", queries=[(CALL_RATE, "")], is_stat=True),
-        Panel(
-            title="Executions that failed",
-            queries=[(f"{FAILURE_RATE} / {END_RATE}", "")],
-            unit="percentunit",
-            is_stat=True,
-        ),
-        Panel(
-            title="Ready / draining / reporting",
-            queries=[
-                (total("reasond_ready"), "ready"),
-                (total("reasond_draining"), "draining"),
-                (total("reasond_processes"), "reporting"),
-            ],
+        Panel(title="Executions that failed", queries=[(FAILED_SHARE, "")], unit="percentunit", is_stat=True),
+        gauges(
+            "Ready / draining / reporting",
+            {"ready": "reasond_ready", "draining": "reasond_draining", "reporting": "reasond_processes"},
             is_stat=True,
         ),
     ),
@@ -126,13 +124,13 @@ ROWS: dict[str, Sequence[Panel]] = {
         rates("Ends by reason", "reasond_executions_total", "finish_reason", unit="ops"),
         percentiles("Duration", "reasond_execution_duration_seconds", "strategy"),
         rates("Steps", "reasond_steps_total", "strategy", unit="ops"),
-        Panel(
-            title="Running, waiting, places",
-            queries=[
-                (total("reasond_executions_running"), "running"),
-                (total("reasond_executions_queued"), "waiting"),
-                (total("reasond_execution_places"), "places"),
-            ],
+        gauges(
+            "Running, waiting, places",
+            {
+                "running": "reasond_executions_running",
+                "waiting": "reasond_executions_queued",
+                "places": "reasond_execution_places",
+            },
         ),
         percentiles("Wait for a place", "reasond_queue_wait_seconds", "outcome"),
         Panel(
@@ -152,12 +150,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         rates("Tokens by kind", "reasond_tokens_total", "kind"),
         Panel(
             title="Tokens by strategy and model",
-            queries=[
-                (
-                    rate("reasond_tokens_total", "strategy, model", where='kind=~"input|output"'),
-                    legend("strategy, model"),
-                )
-            ],
+            queries=[(TOKEN_RATE, legend("strategy, model"))],
         ),
         rates("Cost in US dollars", "reasond_cost_usd_total", "strategy, model"),
         rates("Budgets of callers", "reasond_budget_tokens_total", "event"),
@@ -180,10 +173,7 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(title="Waiting for their client", queries=[(AWAITING, "turns")]),
         Panel(
             title="Hand-offs",
-            queries=[
-                (rate("reasond_handoffs_total", "outcome"), "{{outcome}}"),
-                (HANDED_RATE, "calls"),
-            ],
+            queries=[(rate("reasond_handoffs_total", "outcome"), "{{outcome}}"), (HANDED_RATE, "calls")],
         ),
         percentiles("Wait for the client", "reasond_handoff_wait_seconds", "outcome"),
         rates("Re-entries", "reasond_reentries_total", "outcome", unit="ops"),
@@ -206,10 +196,7 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Store and process": (
         percentiles("Commit", "reasond_store_commit_duration_seconds"),
-        Panel(
-            title="Entries in a commit (mean)",
-            queries=[(f"{ENTRY_RATE} / {COMMIT_RATE}", "")],
-        ),
+        Panel(title="Entries in a commit (mean)", queries=[(f"{ENTRY_RATE} / {COMMIT_RATE}", "")]),
         rates("Failures of the store", "reasond_store_failures_total", "reason"),
         Panel(title="Store, taken by what cannot go", queries=[(STORE_FILL, "")], unit="percentunit"),
         Panel(title="Jump of the clock", queries=[(CLOCK_JUMP, "")], unit="s"),

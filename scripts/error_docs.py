@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.reasons import list_error_classes
-from scripts.pages import cell, page, table, write_or_check
-from scripts.protos import read
+from scripts.pages import cell, page, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +63,3 @@ def content(files: Sequence[ProtoFile], reasons: Sequence[Reason]) -> str:
     cells = [error_row(by_name[name], meaning) for name, meaning in described.items()]
     head = ["reason", "gRPC", "JSON-RPC", "text", "meaning", "what to do"]
     return page("Errors", "errors.proto and errors.py", [*INTRODUCTION.splitlines(), "", *table(head, cells)])
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check({PATH: content(read(), list_declared())}, description=__doc__ or ""))

@@ -6,7 +6,6 @@ The text of the pages is written by hand; a table stands between `<!-- table: NA
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from string import Formatter
 from typing import Any, Final
 
 from benchmarks.drawing import stacked_bars
-from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
+from scripts.pages import ROOT, cell, fill_tables, table
 
 PERFORMANCE: Final = Path("docs") / "performance.md"
 COST: Final = Path("docs") / "guides" / "cost.md"
@@ -298,7 +297,3 @@ def make_pages() -> dict[Path, str]:
             made["profile"] = profile_lines(read("call_profile"))
         pages[path] = fill_tables((ROOT / path).read_text(encoding="utf-8"), made)
     return pages
-
-
-if __name__ == "__main__":
-    sys.exit(write_or_check(make_pages(), description=(__doc__ or "").partition("\n")[0]))

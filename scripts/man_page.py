@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typer.main import get_command
 
 from reasond_server.cli.outcome import MEANINGS
 from reasond_server.cli.program import app
-from scripts.pages import ROOT, write_or_check
+from scripts.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,12 +87,3 @@ def make_page() -> str:
     for match in _COLUMNS.finditer(variables):
         lines += tell(match["name"], match["meaning"])
     return "\n".join([*lines, ""])
-
-
-def main() -> int:
-    """Write or check the page."""
-    return write_or_check({PATH: make_page()}, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,13 +5,12 @@ The page's text is written by hand; a table stands between `<!-- table: GROUP --
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.telemetry.catalogue import GROUPS
 from scripts.dashboard import dashboard
-from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
+from scripts.pages import cell, fill_page, table
 
 if TYPE_CHECKING:
     from reasond_server.telemetry.catalogue import Metric
@@ -27,12 +26,7 @@ def row(metric: Metric) -> list[str]:
     return [f"`{metric.exposed_name}`", metric.kind, labels, cell(metric.meaning)]
 
 
-def main() -> int:
-    """Fill the page and write the dashboard, or with --check compare them."""
+def make_pages() -> dict[Path, str]:
+    """Return the page, and the dashboard."""
     tables = {name: table(HEAD, [row(metric) for metric in group]) for name, group in GROUPS.items()}
-    text = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(text, tables), DASHBOARD: dashboard()}, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {**fill_page(PATH, tables), DASHBOARD: dashboard()}

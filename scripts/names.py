@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.size_budget import Definition, walk_definitions
+from scripts.size_budget import walk_definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,6 @@ REASON_OF_PARTICIPLE = "# named so: "
 SHARED_MODULES: dict[str, str] = {
     "model": "the model: its port, and the errors it raises",
     "backends": "the servers of models: built from settings, and the command that examines them",
-    "config": "the parameters of a strategy; each package of a strategy has one",
     "connection": "how a client reaches a server: its channel, and the options of the command line for it",
     "executions": "executions: their values, and the service that works on them",
     "prompts": "the prompts of a strategy; each package of a strategy has them",
@@ -44,7 +43,6 @@ SHARED_MODULES: dict[str, str] = {
     "strategies": "those that tests follow, and the command that lists those of a server",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
     "repairs": "repairs, in every layer: their values, their settings, their service",
-    "snapshots": "the files of a client: their values, and what the client makes of a folder",
     "turn": "the command `turn`, and what it shows",
     "turns": "turns, in every layer: their values, their settings, their service, the calls and commands of clients",
     "worker": "the process that works for the engine of repairs, and its command",
@@ -75,11 +73,6 @@ class Source:
     path: Path
     lines: list[str]
     tree: ast.Module
-
-    @property
-    def definitions(self) -> Iterator[Definition]:
-        """All classes and functions of the module."""
-        return walk_definitions(self.tree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -118,7 +111,7 @@ def list_decorators(node: Function) -> frozenset[str]:
 
 def find_participles(source: Source) -> Iterator[Offence]:
     """Yield the functions whose name is a bare participle and that give no reason for it."""
-    for node in source.definitions:
+    for node in walk_definitions(source.tree):
         if not isinstance(node, Function) or not is_participle(node.name):
             continue
         if list_decorators(node).isdisjoint(NOUNS) and REASON_OF_PARTICIPLE not in source.lines[node.lineno - 1]:
@@ -147,7 +140,7 @@ def find_shared_classes(sources: Sequence[Source]) -> Iterator[Offence]:
     """Yield the classes that share a name, if more than one of them gives no reason."""
     places: defaultdict[str, list[tuple[Source, int]]] = defaultdict(list)
     for source in sources:
-        for node in source.definitions:
+        for node in walk_definitions(source.tree):
             if isinstance(node, ast.ClassDef) and REASON not in source.lines[node.lineno - 1]:
                 places[node.name].append((source, node.lineno))
     for name, found in places.items():

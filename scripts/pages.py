@@ -44,6 +44,11 @@ def fill_tables(text: str, tables: Mapping[str, Sequence[str]]) -> str:
     return MARKED_TABLE.sub(lambda match: "\n".join([match["start"], *tables[match["name"]], "", match["end"]]), text)
 
 
+def fill_page(path: Path, tables: Mapping[str, Sequence[str]]) -> dict[Path, str]:
+    """Return the page at `path`, from the root, with its tables made again."""
+    return {path: fill_tables((ROOT / path).read_text(encoding="utf-8"), tables)}
+
+
 def write_or_check(pages: Mapping[Path, str], *, description: str, command: str = "make docs") -> int:
     """Write `pages` (path from the root -> content), or with `--check` print those that differ and return 1.
 

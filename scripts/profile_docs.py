@@ -6,14 +6,13 @@ The guide's text is written by hand; a table stands between `<!-- table: NAME --
 
 from __future__ import annotations
 
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.config.reference import format_toml_value
 from reasond_server.llm.profiles import PROFILES, ModelProfile
-from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
+from scripts.pages import cell, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +60,3 @@ def make_tables() -> dict[str, list[str]]:
         "generic": table(("capability", "in `generic`", "meaning"), list(generic_rows())),
         "profiles": table(("profile", "capability", "value", "evidence"), list(fact_rows())),
     }
-
-
-def main() -> int:
-    """Fill the guide, or with --check compare it."""
-    guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, make_tables())}, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

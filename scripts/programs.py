@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps")
 BIN = Path(__file__).resolve().parent.parent / ".cache" / "bin"
 LIMIT_S = 1800.0
 DEBIAN = "debian:"
@@ -73,19 +74,9 @@ def install_pypi(requirement: str, names: list[str]) -> str:
     if all(map(shutil.which, names)):
         return f"{', '.join(names)}: there"
     target = BIN.parent / "pypi" / requirement.partition("==")[0]
-    pip = (
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-compile",
-        "--no-deps",
-    )
     shutil.rmtree(target, ignore_errors=True)
     try:
-        done = subprocess.run([*pip, "--target", str(target), requirement], timeout=LIMIT_S, check=False)
+        done = subprocess.run([*PIP, "--target", str(target), requirement], timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"note: {requirement} was not installed within {LIMIT_S:g} s"
     if done.returncode:

@@ -7,13 +7,12 @@ The page's text is written by hand; a table stands between `<!-- table: NAME -->
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.cli.commands.strategies import describe_range
 from reasond_server.reasoning.registry import STRATEGIES
-from scripts.pages import ROOT, cell, fill_tables, table, write_or_check
+from scripts.pages import ROOT, cell, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,13 +58,3 @@ def make_tables(strategies: Sequence[ReasoningStrategy[Any]]) -> dict[str, list[
             ("strategy", "parameter", "default", "range", "meaning"), list(build_parameter_rows(strategies))
         ),
     }
-
-
-def main() -> int:
-    """Fill the page, or with --check compare it."""
-    guide = (ROOT / PATH).read_text(encoding="utf-8")
-    return write_or_check({PATH: fill_tables(guide, make_tables(list_built_in()))}, description=__doc__ or "")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

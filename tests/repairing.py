@@ -18,8 +18,7 @@ from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.repair.edits import patches
 from reasond_server.repair.results.result_parser import MAX_REPORT_BYTES
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, SandboxFailedError
-from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SandboxLevel
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SandboxLevel, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

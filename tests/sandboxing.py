@@ -15,8 +15,7 @@ import pytest
 from reasond_server.sandbox.levels import SandboxOptions, find_interpreter, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxLimits
 from reasond_server.sandbox.scratch import find_marked
-from reasond_server.types.repairs import SandboxLevel
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SandboxLevel, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence

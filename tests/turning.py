@@ -17,7 +17,7 @@ from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import Reply, ScriptedModel
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.turns.turn_service import TurnCursor, TurnService

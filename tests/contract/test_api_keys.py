@@ -14,7 +14,7 @@ import pytest
 
 import reasond
 from reasond_server.access.api_keys import find_key_id
-from reasond_server.cli.commands.keys import KeyRequest, create, revoke
+from reasond_server.cli.commands.keys import create, revoke
 from reasond_server.config.api_key_file import changing
 from reasond_server.http_api.page_gate import CHECK_PATH
 from reasond_server.testing import running_server
@@ -37,9 +37,8 @@ class Operator:
         self._capsys = capsys
         self.environ = {"REASOND_CONFIG": "/dev/null", "REASOND__AUTH__API_KEYS_FILE": str(folder / "keys.json")}
 
-    def make(self, *permissions: str, **names: str) -> str:
-        wanted = KeyRequest(subject=names.pop("subject", "chat"), permissions=permissions, **names)  # type: ignore[arg-type]  # texts
-        create(wanted, config=None, environ=self.environ)
+    def make(self, *permissions: str, subject: str = "chat", **options: Any) -> str:
+        create(subject=subject, permission=list(permissions), **options, config=None, environ=self.environ)
         return self._capsys.readouterr().out.strip()
 
     def revoke(self, key: str) -> None:

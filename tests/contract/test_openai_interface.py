@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from reasond_server.cli.commands.keys import KeyRequest, create
+from reasond_server.cli.commands.keys import create
 from reasond_server.testing import ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
@@ -95,7 +95,7 @@ async def test_a_response_needs_the_permissions_of_what_it_does(
         "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json"),
         "REASOND__LIMITS__REQUESTS_PER_MINUTE": "4",
     }
-    create(KeyRequest(subject="chat", permissions=(CHAINS,)), config=None, environ=environ)
+    create(subject="chat", permission=[CHAINS], config=None, environ=environ)
     key = capsys.readouterr().out.strip()
     async with serve_chats(environ=environ) as site:
         site.client.headers["authorization"] = f"Bearer {key}"
@@ -118,7 +118,7 @@ async def test_an_api_key_is_the_key_of_a_client_and_permits_what_it_was_made_fo
     environ = {"REASOND_CONFIG": "/dev/null", "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json")}
     keys = {}
     for permission in (CHAINS, "agents:write"):
-        create(KeyRequest(subject="chat", permissions=(permission,)), config=None, environ=environ)
+        create(subject="chat", permission=[permission], config=None, environ=environ)
         keys[permission] = capsys.readouterr().out.strip()
     async with serve_chats(environ=environ) as site:
         site.client.headers["authorization"] = f"Bearer {keys[CHAINS]}"

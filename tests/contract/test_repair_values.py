@@ -13,13 +13,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
 from reasond_server.grpc_api.message_writers import fill
-from reasond_server.grpc_api.repair_conversion import build_repair_event_message, build_snapshot_response
-from reasond_server.http_api.json_kinds import build_kind_json, timestamp
+from reasond_server.grpc_api.repair_servicer import build_repair_event_message, build_snapshot_response
 from reasond_server.http_api.json_mapping import (
     build_event_json,
+    build_kind_json,
     build_repair_view_json,
     build_snapshot_json,
     name_event,
+    timestamp,
 )
 from reasond_server.types.kinds import EVENTS
 from tests.unit.repair.scripted import DELTA, ENVIRONMENTS, HAPPENINGS, REPAIR, SNAPSHOT, STAMP, VIEW, repair_event

@@ -11,9 +11,8 @@ from google.protobuf import json_format
 
 from reasond import AsyncClient, TraceView
 from reasond.v1 import execution_pb2
-from reasond_server.grpc_api.conversion import build_iteration_message, build_metrics_message
-from reasond_server.http_api.json_kinds import build_kind_json
-from reasond_server.http_api.json_mapping import list_trace_items
+from reasond_server.grpc_api.reasoning_servicer import build_iteration_message, build_metrics_message
+from reasond_server.http_api.json_mapping import build_kind_json, list_trace_items
 from reasond_server.testing import ScriptedModel, running_server
 from reasond_server.types import (
     CustomMetrics,

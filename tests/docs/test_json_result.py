@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.http_api.json_kinds import build_kind_json
-from reasond_server.http_api.json_mapping import build_result_json, list_trace_items
+from reasond_server.http_api.json_mapping import build_kind_json, build_result_json, list_trace_items
 from reasond_server.types import (
     ExecutionFailure,
     FinishReason,

@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from reasond_server.limits.request_limits import DirectAdmission, MemorySlots, RequestAdmission, RequestLimits
-from reasond_server.limits.request_windows import MemoryRates, MemoryWindows
-from reasond_server.limits.shared import RedisSlots
-from reasond_server.limits.shared_rates import RedisRates, build_redis_storage
+from reasond_server.limits.request_limits import (
+    DirectAdmission,
+    MemoryRates,
+    MemorySlots,
+    MemoryWindows,
+    RequestAdmission,
+    RequestLimits,
+)
+from reasond_server.limits.shared import RedisRates, RedisSlots, build_redis_storage
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -19,7 +19,7 @@ from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext
 from reasond_server.types import FinishReason, ReactMetrics, ReactStep, Task
 from tests.engines.serving import running_engine

@@ -270,7 +270,7 @@ def test_without_a_sandbox_the_demo_says_what_to_install(monkeypatch: pytest.Mon
     settings = demo.list_variables()
     monkeypatch.setattr(demo, "list_variables", lambda: {**settings, "REASOND__REPAIR__SANDBOX__LEVEL": "off"})
     with pytest.raises(CommandError, match="No sandbox works on this machine") as caught:
-        demo.run_repair()
+        demo.run(repair=True)
     assert caught.value.code is ExitCode.FAILURE
     assert "apt-get install bubblewrap" in caught.value.remedy
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from pydantic import TypeAdapter
 
-from reasond_server.assembly.sandboxes import read_environments
+from reasond_server.assembly.workshops import read_environments
 from reasond_server.config.repairs import RepairSettings
 from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.repair.critics.linting import find_ruff

@@ -22,8 +22,8 @@ from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.telemetry.logs import configure
 from reasond_server.testing import Reply, ScriptedModel, running_server
+from reasond_server.tools.execution import Tools
 from reasond_server.tools.mcp import IDEMPOTENCY_KEY, McpOptions, McpServer, examine_server
-from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall, ToolResult
 from tests.engines.program_forking import forked_command
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasond_server.repair.edits.python_sources import compute_code_key
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 MODULES = (bisect, fractions, heapq, statistics, textwrap)
 COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)

@@ -23,9 +23,9 @@ from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.reasoning.views import read_view
 from reasond_server.runs.followers import Follower

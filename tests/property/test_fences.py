@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reasond_server.context import tags
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.tags import RESERVED_TAGS, neutralize, restore
-from reasond_server.demo.prompt import read_prompt
+from reasond_server.demo.reply_writer import read_prompt
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 TOKENS = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reasond_server.repair.edits.edit_application import Edit, apply_edits
 from reasond_server.repair.edits.patches import make_patch, validate_patch
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

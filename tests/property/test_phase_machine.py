@@ -18,8 +18,8 @@ from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.runs.phase import TABLE, Phase, Trigger
 from reasond_server.runs.run import Run
+from reasond_server.runs.run_factory import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.types import ExecutionState
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.unit.runs.conftest import EchoModel, ManualClock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.segments import split_text
+from reasond_server.context.window_plan import split_text
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.assembly.sandboxes import PRESETS
+from reasond_server.assembly.workshops import PRESETS
 from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxLimits

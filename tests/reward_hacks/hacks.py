@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.edits.edit_application import Edit, apply_edits
 from reasond_server.repair.edits.protection import build_protection
-from reasond_server.types.repairs import Check, CheckRole, ResultFormat
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import Check, CheckRole, ResultFormat, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

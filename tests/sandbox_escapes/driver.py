@@ -23,8 +23,7 @@ from pathlib import Path
 from reasond_server.sandbox.levels import OpenedSandbox, SandboxOptions, find_interpreter, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxLimits
 from reasond_server.sandbox.scratch import find_marked
-from reasond_server.types.repairs import SandboxLevel
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SandboxLevel, SourceFile
 from tests.sandbox_escapes import bad_programs, files, processes
 
 PRELUDE = Path(__file__).with_name("prelude.py").read_text(encoding="utf-8")

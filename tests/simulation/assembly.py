@@ -10,13 +10,13 @@ from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.base.clock import Clock, encode_nonce
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.tools.source import Tools as ToolSources
+from reasond_server.tools.execution import Tools as ToolSources
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 from tests.simulation.questions import STRATEGIES, SlowPrograms

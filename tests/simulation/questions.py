@@ -35,7 +35,7 @@ from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunCo
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.tools.calculator import CalculatorArguments, calculate
 from reasond_server.tools.programs import ProgramResult
-from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.tools.tool import NO_TOOLS
 from reasond_server.types import Budget, Task, ToolCall, ToolResult, Usage
 from tests.simulation.scripted import Listed, prompts_of, query_of
 from tests.simulation.virtual import VirtualLoop
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.llm.model import ModelEvent
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.tool import Toolbox
     from reasond_server.types import FinishReason, StepDetail
 
 CALCULATOR: Final = "calculator"

@@ -17,7 +17,7 @@ from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import ExecutionFilter, Record
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
-from reasond_server.runs.takeovers import MAX_FRUITLESS_TAKEOVERS
+from reasond_server.runs.run_factory import MAX_FRUITLESS_TAKEOVERS
 from reasond_server.types import ExecutionState, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.reasoning.service import ExecutionView
-    from reasond_server.tools.tool import Tool
-    from reasond_server.tools.toolbox import KeyedToolbox
+    from reasond_server.tools.tool import KeyedToolbox, Tool
     from reasond_server.types import Execution, LoggedEvent, Session, StreamEvent, ToolCall
     from tests.simulation.processes import Process
     from tests.simulation.questions import Question

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 
 from reasond_server.cli.commands.worker import work
-from reasond_server.engines.payload_store import PayloadStore
+from reasond_server.engines.packing import PayloadStore
 from reasond_server.engines.repair_worker import RepairWorker
 from reasond_server.engines.workflow import COMMIT
 
@@ -44,4 +44,4 @@ def main() -> None:
     """Work on both queues."""
     RepairWorker._perform = perform_and_die  # type: ignore[assignment,method-assign]  # the test's point
     PayloadStore.put = put_and_die  # type: ignore[method-assign]  # likewise
-    work(config=None, queues=["models", "checks"])
+    work(config=None, environ=os.environ)

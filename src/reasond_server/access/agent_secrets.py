@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.claims import derive_own_tenant
+from reasond_server.access.tokens import derive_own_tenant
 from reasond_server.base.addresses import find_network
 from reasond_server.base.fair_semaphore import FairSemaphore
 from reasond_server.errors.access import TokenInvalidError

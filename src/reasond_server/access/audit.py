@@ -114,8 +114,8 @@ def log_act(
     if decision is not None:
         own = decision.operation
         line = _describe_allowed(own, principal=decision.principal, call_id=decision.call_id, execution_id=execution_id)
-        told = {"outcome": outcome, "reason": reason, "tool_calls": ",".join(tool_calls)}
-        _write(line | told | {"reason_length": str(reason_length)})
+        act = {"outcome": outcome, "reason": reason, "tool_calls": ",".join(tool_calls)}
+        _write(line | act | {"reason_length": str(reason_length)})
 
 
 def log_allowed(operation: Operation, *, principal: Principal, call_id: str = "", execution_id: str = "") -> None:

@@ -6,8 +6,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.claims import derive_own_tenant
-from reasond_server.access.tokens import Revocations
+from reasond_server.access.tokens import Revocations, derive_own_tenant
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 

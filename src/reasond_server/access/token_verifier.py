@@ -15,16 +15,16 @@ import jwt
 from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
 from reasond_server.access.api_keys import KEY_PREFIX
-from reasond_server.access.claims import (
+from reasond_server.access.permissions import Roles
+from reasond_server.access.tokens import (
     REQUIRED,
     ClaimNames,
+    Revocations,
     TokenTimes,
     build_principal,
     build_token_error,
     read_token_id,
 )
-from reasond_server.access.permissions import Roles
-from reasond_server.access.tokens import Revocations
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from reasond_server.access.claims import build_principal
 from reasond_server.access.permissions import ADMIN, require_permission
+from reasond_server.access.tokens import build_principal
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems, find_model_name
@@ -26,10 +26,9 @@ from reasond_server.assembly.instruments import (
     open_span_sink,
 )
 from reasond_server.assembly.limit_backend import build_limit_backend
-from reasond_server.assembly.repair_engines import build_engine, build_repair_worker
-from reasond_server.assembly.store_watch import StoreWatch
+from reasond_server.assembly.stores import StoreWatch
 from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
-from reasond_server.assembly.workshops import open_workshop
+from reasond_server.assembly.workshops import build_engine, build_repair_worker, open_workshop
 from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
@@ -44,8 +43,7 @@ from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.metrics_page import METRICS_PATH
-from reasond_server.http_api.page_gate import PageGate
+from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
 from reasond_server.llm.traced_model import trace_model
 from reasond_server.protocols.attachments import Attachments
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT

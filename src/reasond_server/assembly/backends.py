@@ -1,8 +1,8 @@
-"""Builds a language model from the settings: addresses, keys, profiles and the checks before a server starts.
+"""Builds language models and tools from the settings; the packages `llm` and `tools` get plain values.
 
-A key is required if the address belongs to a known provider that serves nobody without one (OpenAI, Azure, OpenRouter,
-DeepSeek, Anthropic, xAI, Google, Mistral, Groq), or if the operator named a variable for the key. Any other server may
-be used without a key.
+Addresses, keys and profiles are checked before a server starts. A key is required if the address belongs to a known
+provider that serves nobody without one (OpenAI, Azure, OpenRouter, DeepSeek, Anthropic, xAI, Google, Mistral, Groq), or
+if the operator named a variable for the key. Any other server may be used without a key.
 """
 
 from __future__ import annotations
@@ -17,15 +17,65 @@ from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.address_checks import AddressPolicy
+from reasond_server.tools.execution import INSTALLED_TOOLS, ToolLimits, Tools
+from reasond_server.tools.http_get import FetchLimits, HttpGet
+from reasond_server.tools.mcp import McpOptions, McpServer
 from reasond_server.types.usage import Price
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.config import BackendSettings, Settings
+    from reasond_server.config import BackendSettings, Settings, ToolsSettings
     from reasond_server.llm.model import ChatModel
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.telemetry.observers import BackendObserver
+    from reasond_server.telemetry.observers import BackendObserver, ToolObserver
+    from reasond_server.tools.tool import Tool
+
+
+def build_tools(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
+    """Return the tools of [tools]; each call is reported to `observer`; nothing is connected yet.
+
+    Raises:
+        SettingsError: a tool cannot be loaded, two tools have the same name, or a package is missing.
+    """
+    fetch = settings.http_get
+    tools: list[Tool] = [*INSTALLED_TOOLS.load(settings.enabled)]
+    if fetch.allow_hosts:
+        policy = AddressPolicy(
+            allow_hosts=fetch.allow_hosts, allow_private_hosts=fetch.allow_private_hosts, allow_http=fetch.allow_http
+        )
+        limits = FetchLimits(timeout_s=fetch.timeout_s, max_bytes=fetch.max_bytes, content_types=fetch.content_types)
+        tools.append(HttpGet(policy=policy, limits=limits))
+    return Tools(
+        tools=tools,
+        servers=[McpServer(options) for options in read_mcp_options(settings)],
+        limits=ToolLimits(
+            timeout_s=settings.timeout_s,
+            max_shown_bytes=settings.max_shown_bytes,
+            max_kept_bytes=settings.max_kept_bytes,
+        ),
+        observer=observer,
+    )
+
+
+def read_mcp_options(settings: ToolsSettings) -> Sequence[McpOptions]:
+    """Return the MCP servers of [tools.mcp] with their secrets in plain text."""
+    return tuple(
+        McpOptions(
+            name=name,
+            command=server.command,
+            args=server.args,
+            env={key: value.get_secret_value() for key, value in server.env.items()},
+            url=server.url,
+            headers={key: value.get_secret_value() for key, value in server.headers.items()},
+            allow_tools=server.allow_tools,
+            timeout_s=server.timeout_s,
+            connect_timeout_s=server.connect_timeout_s,
+        )
+        for name, server in settings.mcp.items()
+    )
+
 
 MAIN = "llm"
 OPENAI_URL = "https://api.openai.com/v1"

@@ -18,19 +18,19 @@ from reasond_server.access.permissions import (
     require_repairs,
     require_strategy,
 )
+from reasond_server.assembly.backends import build_tools
+from reasond_server.assembly.limit_backend import audited_account
 from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, open_memory_stores, open_stores
-from reasond_server.assembly.toolsets import build_tools
 from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.preferred_models import PreferredModels
-from reasond_server.reasoning.audited_account import audited_account
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import check_tables, discover
-from reasond_server.reasoning.run_programs import SandboxPrograms
+from reasond_server.reasoning.run_tools import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import REASONING, ReasoningKind
 from reasond_server.repair.service.repair_service import RepairService
 from reasond_server.repair.service.repair_work import REPAIR, RepairKind
@@ -49,7 +49,7 @@ from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
-from reasond_server.types.choices import MeasuredChoice
+from reasond_server.types.tasks import MeasuredChoice
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from reasond_server.snapshots.snapshot_store import SnapshotStore
     from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
+    from reasond_server.tools.execution import Tools
     from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.source import Tools
     from reasond_server.types import Execution, Principal
 
 _CLOSED: Final = Workshop(

@@ -17,7 +17,7 @@ from reasond_server.grpc_api.statuses import CODES
 from reasond_server.http_api.http_app import PATHS
 from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.metrics_page import MetricsApp, MetricsPage
+from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
 from reasond_server.protocols.openai_endpoint import OPENAI, OPENAI_PATHS
@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 
     from reasond_server.config import ServerSettings, Settings, ToolsSettings
     from reasond_server.http_api.page_gate import PageGate
-    from reasond_server.telemetry.exposition import Exposition
+    from reasond_server.telemetry.exposition import Exposition, Sampler
     from reasond_server.telemetry.observers import Observer, ServerSnapshot
-    from reasond_server.telemetry.sampler import Sampler
     from reasond_server.telemetry.span_export import SpanSink
 
 PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
@@ -93,9 +92,8 @@ def build_telemetry(
     if not settings.reasoning.performance.enable_metrics or not is_readable:
         return Telemetry(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
-    from reasond_server.telemetry.exposition import Exposition  # noqa: PLC0415 - see above
+    from reasond_server.telemetry.exposition import Exposition, Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
-    from reasond_server.telemetry.sampler import Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
 
     vocabulary = Vocabulary(words=list_label_values(settings, strategies=strategies, model=model))

@@ -1,23 +1,32 @@
-"""Builds the limits that the settings ask for: requests, executions at once and tokens, in memory or in Redis."""
+"""Builds the limits that the settings ask for: requests, executions at once and tokens, in memory or in Redis.
+
+Refusals of the token accounts of callers are recorded in the audit log.
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from reasond_server.access import audit
+from reasond_server.access.permissions import Operation
 from reasond_server.errors.base import SettingsError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
 from reasond_server.limits.callers import CallerLimits, SharedHealth
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.types import Principal
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from reasond_server.config import LimitsSettings
+    from reasond_server.errors.limits import TokenBudgetExhaustedError
     from reasond_server.limits.budgets import TokenLedger
     from reasond_server.limits.request_limits import RequestAdmission, RequestGate, RequestLimits
     from reasond_server.limits.shared import RedisSlots, RedisTokenLedger
+    from reasond_server.llm.metered_model import TokenAccount
     from reasond_server.telemetry.observers import LimitObserver
 
 
@@ -128,7 +137,7 @@ def _build_gate(
     slots = RedisSlots(redis=redis, most=settings.concurrent_requests) if has_slots else None
     rates = None
     if (limits := _read_request_limits(settings, servers=1)) is not None:
-        from reasond_server.limits.shared_rates import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
+        from reasond_server.limits.shared import RedisRates, build_redis_storage  # noqa: PLC0415 - loads `limits`
 
         rates = RedisRates(storage=build_redis_storage(redis), limits=limits)
     fallback = Fallback(health=health, on_failure=settings.on_backend_failure)
@@ -151,7 +160,24 @@ def _build_local(settings: LimitsSettings, *, servers: int) -> RequestAdmission:
 
     most, rates = _share(settings.concurrent_requests, servers), None
     if (limits := _read_request_limits(settings, servers=servers)) is not None:
-        from reasond_server.limits.request_windows import MemoryRates, MemoryWindows  # noqa: PLC0415 - as above
+        from reasond_server.limits.request_limits import MemoryRates, MemoryWindows  # noqa: PLC0415 - as above
 
         rates = MemoryRates(windows=MemoryWindows(monotonic=time.monotonic), limits=limits)
     return DirectAdmission(rates=rates, slots=MemorySlots(most=most) if most else None)
+
+
+MODEL_CALL = Operation("CallModel")
+"""The operation of a model call in the audit log; callers do not request it, and it needs no permission."""
+
+
+def audited_account(limits: CallerLimits, tenant: str, subject: str, execution_id: str) -> TokenAccount | None:
+    """Return the token account for the model calls of an execution; None if its tokens are not limited.
+
+    Each refusal becomes a line of the audit log.
+    """
+    return limits.open_account(tenant, subject, on_refused=partial(_note_refusal, tenant, subject, execution_id))
+
+
+def _note_refusal(tenant: str, subject: str, execution_id: str, error: TokenBudgetExhaustedError) -> None:
+    principal = Principal(subject=subject, tenant=tenant, permissions=frozenset())
+    audit.log_denied(MODEL_CALL, error, principal=principal, execution_id=execution_id)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.agent_secrets import AgentAccount, AgentSecrets, AgentTokens, Throttle, is_secret_hash
 from reasond_server.access.api_keys import ApiKey, ApiKeys
-from reasond_server.access.claims import OWN_TENANT, ClaimNames, build_principal, is_free_tenant
-from reasond_server.access.jwks import HttpJwksFetcher, JwksKeys
 from reasond_server.access.peers import PeerRule, Peers
 from reasond_server.access.permissions import KNOWN, AccessRole, Roles, find_unknown_permissions
 from reasond_server.access.token_keys import (
+    HttpJwksFetcher,
     JoinedKeys,
+    JwksKeys,
     KeySource,
     SigningKey,
     StaticKeys,
@@ -23,7 +23,14 @@ from reasond_server.access.token_keys import (
     parse_public_key,
 )
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier, VerifiedTokenCache
-from reasond_server.access.tokens import Revocations, TokenMinter
+from reasond_server.access.tokens import (
+    OWN_TENANT,
+    ClaimNames,
+    Revocations,
+    TokenMinter,
+    build_principal,
+    is_free_tenant,
+)
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.config.api_key_file import read_api_keys
 from reasond_server.errors.access import TokenInvalidError

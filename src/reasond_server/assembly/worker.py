@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems
 from reasond_server.assembly.core import make_system_clock, open_chosen_stores
 from reasond_server.assembly.limit_backend import build_limit_backend
-from reasond_server.assembly.repair_engines import build_engine, build_repair_worker
-from reasond_server.assembly.workshops import open_workshop
+from reasond_server.assembly.workshops import build_engine, build_repair_worker, open_workshop
 from reasond_server.config.problems import build_settings_error
 from reasond_server.errors.base import SettingsError
 from reasond_server.telemetry.observers import UNOBSERVED

@@ -5,10 +5,12 @@
 import inspect
 import json
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -16,6 +18,10 @@ from reasond_server.cli.outcome import ExitCode, finish, usage_error
 
 if TYPE_CHECKING:
     from reasond_server.config import LoadedSettings
+
+CommandT = TypeVar("CommandT", bound=Callable[..., ExitCode])
+Environ: TypeAlias = Mapping[str, str]
+"""The environment of the process, which `command` passes to commands that have a parameter `environ`."""
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LIFETIME = re.compile(r"([0-9]{1,9})\s*([smhd]?)")
@@ -52,16 +58,19 @@ Verbose = Annotated[
 ]
 
 
-def end(command: Callable[[], ExitCode]) -> NoReturn:
-    """Run `command`, its imports included, and end with its exit code."""
-    raise typer.Exit(finish(command))
+def command(
+    app: typer.Typer,
+    name: str,
+    *,
+    short_help: str | None = None,
+    context_settings: dict[str, bool] | None = None,
+    timeout: object = None,
+) -> Callable[[CommandT], CommandT]:
+    """Return a decorator that makes a function a command of `app`, which ends with the exit code that it returns.
 
-
-def call_server(*, timeout: object = None) -> Callable[[Callable[..., ExitCode]], Callable[..., None]]:
-    """Return a decorator for a command that calls a server: its parameter `connection` becomes the options for that.
-
-    `timeout` is the option for the longest time of the call, if it has one. The command ends with the exit code that
-    the function returns.
+    The parameters of the function are those of the command, but for two: `environ` is the environment of the process,
+    and `connection` becomes the options for calling a server. `timeout` is the option for the longest time of the call,
+    if it has one. The function itself stays as it is, and raises CommandError for whatever the user did wrong.
     """
     kinds: dict[str, object] = {"target": Target, "token": Token, "tls": Tls, "ca_file": CaFile}
     if timeout is not None:
@@ -71,26 +80,31 @@ def call_server(*, timeout: object = None) -> Callable[[Callable[..., ExitCode]]
         for name, kind in kinds.items()
     ]
 
-    def decorate(function: Callable[..., ExitCode]) -> Callable[..., None]:
-        def run(**arguments: Any) -> None:  # noqa: ANN401 - of each option its own type
-            def command() -> ExitCode:
+    def decorate(function: CommandT) -> CommandT:
+        own = inspect.signature(function, eval_str=True).parameters
+
+        def call(arguments: dict[str, Any]) -> ExitCode:
+            if "connection" in own:
                 from reasond_server.cli.connection import ConnectionOptions  # noqa: PLC0415 - it imports the client
 
                 target, token, tls, ca_file, *rest = [arguments.pop(name) for name in kinds]
-                timeout_s = rest[0] if rest else None
-                connection = ConnectionOptions(
-                    target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=timeout_s
+                arguments["connection"] = ConnectionOptions(
+                    target=target, token=token, is_tls=tls, ca_file=ca_file, timeout_s=rest[0] if rest else None
                 )
-                return function(**arguments, connection=connection)
+            if "environ" in own:
+                arguments["environ"] = os.environ
+            return function(**arguments)
 
-            end(command)
+        def run(**arguments: Any) -> None:  # noqa: ANN401 - of each option its own type
+            raise typer.Exit(finish(partial(call, arguments)))
 
-        own = list(inspect.signature(function, eval_str=True).parameters.values())
-        place = [each.name for each in own].index("connection")
+        replaced = {"connection": options, "environ": []}
+        shown = [each for own_name, one in own.items() for each in replaced.get(own_name, [one])]
         # Typer reads options from the signature; functools.wraps would lead it to that of `function`.
-        run.__signature__ = inspect.Signature([*own[:place], *options, *own[place + 1 :]])  # type: ignore[attr-defined]  # functions have it
+        run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # functions have it
         run.__name__, run.__doc__ = function.__name__, function.__doc__
-        return run
+        app.command(name, short_help=short_help, context_settings=context_settings)(run)
+        return function
 
     return decorate
 

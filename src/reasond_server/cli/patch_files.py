@@ -146,8 +146,8 @@ def _run_git(options: Sequence[str], patch: str, folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise _refuse(f"git did not answer in {_LIMIT_S} s; the patch was not applied") from None
     if ended.returncode:
-        told = ended.stderr.decode(errors="replace").strip()[:_MOST_SHOWN]
-        raise _refuse(f"The patch does not apply to these files, which may have changed meanwhile: {told}")
+        message = ended.stderr.decode(errors="replace").strip()[:_MOST_SHOWN]
+        raise _refuse(f"The patch does not apply to these files, which may have changed meanwhile: {message}")
     return ended.stdout.decode(errors="surrogateescape")
 
 

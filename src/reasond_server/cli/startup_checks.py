@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems
+from reasond_server.assembly.backends import build_tools, create_model, create_named_models, find_backend_problems
 from reasond_server.assembly.instruments import find_tls_files, read_tracing_options
 from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import require_driver
-from reasond_server.assembly.toolsets import build_tools
 from reasond_server.assembly.verifiers import build_agent_tokens, build_verification
 from reasond_server.config import choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
@@ -23,7 +22,7 @@ from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.telemetry.span_export import require_receiver
-from reasond_server.tools.source import INSTALLED_TOOLS
+from reasond_server.tools.execution import INSTALLED_TOOLS
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 
 if TYPE_CHECKING:

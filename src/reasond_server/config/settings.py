@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.base.plugins import list_built_in
 from reasond_server.config.auth import AuthSettings
-from reasond_server.config.openai_interface import OpenAiSettings
 from reasond_server.config.operation import (
     LimitsSettings,
     LogsSettings,
@@ -25,9 +24,42 @@ from reasond_server.config.operation import (
 from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
 from reasond_server.config.tools import ToolsSettings
+from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.types.choices import TaskForm  # noqa: TC001 - pydantic reads it
 from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
+from reasond_server.types.tasks import TaskForm  # noqa: TC001 - pydantic reads it
+
+
+def _require_free(name: str) -> str:
+    """Return `name` unless it is the server's own."""
+    if name == "reasond":
+        message = "is the server's own model; take another name"
+        raise ValueError(message)
+    return name
+
+
+ModelName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$", max_length=64), AfterValidator(_require_free)
+]
+
+
+ChatModels = Annotated[Mapping[ModelName, ModelPreset], AfterValidator(freeze)]
+
+
+class OpenAiSettings(Section):
+    """The OpenAI-compatible interface at /v1 of the HTTP listener."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether /v1/chat/completions, /v1/responses and /v1/models are served on http_address.",
+    )
+    models: ChatModels = Field(
+        default_factory=lambda: MappingProxyType({}),
+        max_length=256,
+        description="Models by name beside reasond and reasond/<strategy>, each a table of strategy, config, budget, "
+        "agent, include_deltas and server_tools; see docs/guides/openai-clients.md.",
+    )
+
 
 _KIBI = 1024
 _MEBI = 1024 * _KIBI

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.number_words import read_number_words
+from reasond_server.context.vote_forms import read_number_words
 from reasond_server.dialects.score_marks import (
     LABELS,
     NOT_SCORES,

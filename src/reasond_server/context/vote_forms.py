@@ -25,15 +25,90 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.days import spell_date, spell_time
 from reasond_server.context.formulas import spell_formula
-from reasond_server.context.number_words import read_number_words
 from reasond_server.dialects.answer_marks import ANNOUNCEMENT, CHOICE_WORDS, EXPLANATIONS, HEADING, NEGATIONS
 from reasond_server.dialects.latex import read_latex
-from reasond_server.dialects.units import MULTIPLES, PREFIX_CURRENCIES, UNIT_NAMES
+from reasond_server.dialects.units import MONTHS, MULTIPLES, NUMBER_WORDS, PREFIX_CURRENCIES, UNIT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_MOST_WORDS: Final = 12
+
+
+def read_number_words(text: str) -> str:
+    """Return the digits of a number in words, such as "two hundred and five"; empty for any other text."""
+    words = text.replace("-", " ").replace(" and ", " ").split()
+    if not words or len(words) > _MOST_WORDS or words[0] not in NUMBER_WORDS:
+        return ""
+    total, group, room = 0, 0, 0
+    for place, word in enumerate(words):
+        number, multiple = NUMBER_WORDS.get(word), MULTIPLES.get(word)
+        if number is not None:
+            # Room is what may follow: below 100 behind a hundred, below 10 behind "twenty".
+            if place and not 0 < number < room:
+                return ""
+            group, room = group + number, 10 if word.endswith("ty") else 0
+        elif multiple == MULTIPLES["hundred"] and 0 < group < multiple:
+            group, room = group * multiple, 100
+        elif multiple and group:
+            total, group, room = total + group * multiple, 0, 100
+        else:
+            return ""
+    return str(total + group)
+
+
+_MONTHS: Final = 12
+_DAYS: Final = 31
+_NOON: Final = 12
+_HOURS: Final = 24
+_MINUTES: Final = 60
+_CLOCK = re.compile(r"(\d{1,2})(?:[:.](\d{2}))?(?::(\d{2}))? ?(am|pm|a\.m\.?|p\.m\.?)?", re.IGNORECASE)
+_MONTH = rf"({'|'.join(f'{name[:3]}(?:{name[3:]})?' for name in MONTHS)}|sept)\.?"
+_DATES: Final = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?P<month>{_MONTH}) (?P<day>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<year>\d{{4}})",
+        rf"(?:the )?(?P<day>\d{{1,2}})(?:st|nd|rd|th|\.)?(?: of)?[ -](?P<month>{_MONTH})[, -]{{1,2}}(?P<year>\d{{4}})",
+        r"(?P<year>\d{4})[-/.年] ?(?P<month>\d{1,2})[-/.月] ?(?P<day>\d{1,2})日?",
+        r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>\d{4})",
+        r"(?P<one>\d{1,2})[/-](?P<two>\d{1,2})[/-](?P<year>\d{4})",
+    )
+)
+
+
+def spell_date(text: str) -> str:
+    """Return a day as 2024-02-29; empty for any other text, and where the month could be the day."""
+    found = next(filter(None, (pattern.fullmatch(text) for pattern in _DATES)), None)
+    if found is None:
+        return ""
+    parts = found.groupdict()
+    if "one" in parts:
+        one, two = int(parts["one"]), int(parts["two"])
+        if (one > _MONTHS) == (two > _MONTHS) and one != two:
+            return ""
+        day, month = (one, two) if one > _MONTHS else (two, one)
+    else:
+        name = parts["month"]
+        month = int(name) if name.isdigit() else 1 + [each[:3] for each in MONTHS].index(name[:3].casefold())
+        day = int(parts["day"])
+    is_day = 1 <= month <= _MONTHS and 1 <= day <= _DAYS
+    return f"{parts['year']}-{month:02}-{day:02}" if is_day else ""
+
+
+def spell_time(text: str) -> str:
+    """Return a time of the day as 15:30; empty for any other text, and where it could be twelve hours later."""
+    found = _CLOCK.fullmatch(text.replace(" o'clock", ""))
+    if found is None or not (found[2] or found[4]):
+        return ""
+    hour, minute, half = int(found[1]), int(found[2] or 0), (found[4] or "").casefold().replace(".", "")
+    is_clear = half or (":" in text and (hour > _NOON or found[1].startswith("0")))
+    if not is_clear or minute >= _MINUTES or (half and not 1 <= hour <= _NOON) or hour >= _HOURS:
+        return ""
+    if half:
+        hour = hour % _NOON + _NOON * (half == "pm")
+    return f"{hour:02}:{minute:02}" + (f":{found[3]}" if found[3] else "")
+
 
 _MAX_CHARACTERS: Final = 20_000
 _MAX_DIGITS: Final = 60

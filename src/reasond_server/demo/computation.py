@@ -7,11 +7,12 @@ from decimal import localcontext
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from reasond_server.demo.arithmetic import NotArithmeticError, evaluate
-from reasond_server.demo.numerals import (
+from reasond_server.demo.arithmetic import (
     CURRENCIES,
     NUMERAL,
+    NotArithmeticError,
     UncomputableError,
+    evaluate,
     read_numeral,
     show,
     show_money,

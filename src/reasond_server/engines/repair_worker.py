@@ -12,8 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.engines.packing import ActivityReply, ActivityRequest, pack, unpack
-from reasond_server.engines.payload_store import BATCH, RECORD
+from reasond_server.engines.packing import BATCH, RECORD, ActivityReply, ActivityRequest, pack, unpack
 from reasond_server.engines.workflow import (
     BOUND_TOKENS,
     CHECKS,
@@ -48,7 +47,7 @@ from reasond_server.types import Budget
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.engines.payload_store import PayloadStore
+    from reasond_server.engines.packing import PayloadStore
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.critics.check_judge import Critics
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.service.workbench import Workbench
     from reasond_server.runs.run_factory import AccountOf
     from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 _BEAT_S: Final = 2.0
 _log = logging.getLogger("reasond.engines")

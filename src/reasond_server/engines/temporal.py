@@ -28,8 +28,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.engines.packing import pack, unpack_batch
-from reasond_server.engines.payload_store import BATCH, PAYLOAD
+from reasond_server.engines.packing import BATCH, PAYLOAD, pack, unpack_batch
 from reasond_server.engines.workflow import MODELS, WORKFLOW, RepairWorkflow
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.repairs import EngineFailedError, EngineUnavailableError
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from temporalio.client import WorkflowHandle
     from temporalio.converter import SerializationContext
 
-    from reasond_server.engines.payload_store import PayloadStore
+    from reasond_server.engines.packing import PayloadStore
     from reasond_server.engines.repair_worker import RepairWorker
     from reasond_server.repair.service.engine import RepairBatch, RepairOrder
 

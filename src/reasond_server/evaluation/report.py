@@ -1,20 +1,92 @@
-"""What trials say: a row for each way, the comparison with the first, and the picture of gain against cost."""
+"""What trials say: a row for each way, the comparison with the first, and the picture of gain against cost.
+
+Shares have intervals, and two ways are compared on the questions that both answered. `choose` makes the table for
+`auto`: for each form of task the cheapest way whose loss is small enough, with its figures.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import comb, sqrt
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.evaluation.statistics import Comparison, Interval, compare, compute_interval
+from reasond_server.types.tasks import MeasuredChoice, TaskForm
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.evaluation.items import Item
-    from reasond_server.evaluation.trials import Trial
-    from reasond_server.evaluation.ways import Way
+    from reasond_server.evaluation.trials import StrategySetup, Trial
+
+_Z: Final = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution: every interval here covers 95 %."""
+
+
+@value
+class Interval:
+    """An interval of a share or of a difference of shares, from -1 to 1."""
+
+    low: float
+    high: float
+
+
+@value
+class Comparison:
+    """Two ways on the same questions: how many of `n` only the first and only the second had right.
+
+    Attributes:
+        difference: the share that the second has right minus that of the first.
+        interval: of the difference, after Agresti and Min 2005: half a pair is added to each cell.
+        p: of McNemar's exact test, two-sided: how likely so uneven a split is if neither is better.
+    """
+
+    n: int
+    lost: int
+    won: int
+    difference: float
+    interval: Interval
+    p: float
+
+
+def compute_interval(right: int, n: int) -> Interval:
+    """Return Wilson's interval (1927) of the share `right` of `n`; of nothing, from 0 to 1."""
+    if n == 0:
+        return Interval(low=0.0, high=1.0)
+    share, square = right / n, _Z * _Z
+    middle = (share + square / (2 * n)) / (1 + square / n)
+    half = _Z / (1 + square / n) * sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return Interval(low=max(0.0, middle - half), high=min(1.0, middle + half))
+
+
+def compare(first: Sequence[bool], second: Sequence[bool]) -> Comparison:
+    """Compare two ways; the verdicts stand in the order of the same questions."""
+    pairs = list(zip(first, second, strict=True))
+    lost = sum(a and not b for a, b in pairs)
+    won = sum(b and not a for a, b in pairs)
+    n = len(pairs)
+    # Half a pair in each of the four cells.
+    lost_more, won_more, n_more = lost + 0.5, won + 0.5, n + 2
+    middle = (won_more - lost_more) / n_more
+    half = _Z * sqrt(lost_more + won_more - (won_more - lost_more) ** 2 / n_more) / n_more
+    return Comparison(
+        n=n,
+        lost=lost,
+        won=won,
+        difference=(won - lost) / n if n else 0.0,
+        interval=Interval(low=max(-1.0, middle - half), high=min(1.0, middle + half)),
+        p=compute_mcnemar(lost, won),
+    )
+
+
+def compute_mcnemar(lost: int, won: int) -> float:
+    """Return the exact two-sided p of `lost` against `won` (McNemar 1947): a fair coin for each unequal pair."""
+    n, least = lost + won, min(lost, won)
+    tail = sum(comb(n, k) for k in range(least + 1))
+    return min(1.0, float(2 * tail / 2**n)) if n else 1.0
+
 
 _WIDTH: Final = 56
 _HEIGHT: Final = 12
@@ -68,7 +140,9 @@ class EvalReport:
         return next(row for row in self.rows if row.way == way)
 
 
-def build_report(items: Sequence[Item], ways: Sequence[Way], trials: Sequence[Trial], *, wanted: int) -> EvalReport:
+def build_report(
+    items: Sequence[Item], ways: Sequence[StrategySetup], trials: Sequence[Trial], *, wanted: int
+) -> EvalReport:
     """Compare the ways on the questions; `wanted` is how many trials there were to be."""
     by_way = {way.name: {(t.item_id, t.repeat): t for t in trials if t.way == way.name} for way in ways}
     first = by_way[ways[0].name]
@@ -144,9 +218,9 @@ def draw_picture(rows: Sequence[Row]) -> Sequence[str]:
     ]
 
 
-def write_markdown(report: EvalReport, *, title: str, told: Sequence[str] = ()) -> str:
+def write_markdown(report: EvalReport, *, title: str, circumstances: Sequence[str] = ()) -> str:
     """Write the report as a page: the table, the picture, and the first wrong answers of each way."""
-    lines = [f"# {title}", "", *(f"- {line}" for line in told), *([""] if told else [])]
+    lines = [f"# {title}", "", *(f"- {line}" for line in circumstances), *([""] if circumstances else [])]
     head = "| way | right | of | share (95 %) | tokens | calls | seconds | cached | against the first | p |"
     lines += [head, "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |", *map(_write_row, report.rows)]
     lines += ["", "```text", *draw_picture(report.rows), "```", "", "In brackets: no other way is better and cheaper."]
@@ -210,3 +284,66 @@ def _group_kinds(report: EvalReport) -> Sequence[tuple[str, Sequence[str]]]:
             rows.append(f"| {way} | {sum(trial.is_right for trial in trials)} | {len(trials)} |")
         groups.append((kind, rows))
     return groups
+
+
+LEAST_ITEMS: Final = 20
+"""Of fewer questions of a form nothing is chosen."""
+
+
+def choose(
+    items: Sequence[Item], ways: Sequence[StrategySetup], trials: Sequence[Trial], *, loss: float
+) -> tuple[Mapping[TaskForm, MeasuredChoice], Sequence[str]]:
+    """Return the choice for each form of task, and for those without one why.
+
+    The best way of a form has the most right answers. The choice is the way with the fewest tokens whose share of right
+    answers is at most `loss` (0 to 1) below that of the best. Only questions that every way has answered count.
+    """
+    forms = {item.item_id: _find_form(item) for item in items}
+    chosen: dict[TaskForm, MeasuredChoice] = {}
+    reasons = []
+    for form in TaskForm:
+        counted = _find_complete(ways, [trial for trial in trials if forms[trial.item_id] is form])
+        n = len(next(iter(counted.values()), []))
+        if n < LEAST_ITEMS:
+            if n:
+                reasons.append(
+                    f"{form.value}: {n} questions that every way answered; at least {LEAST_ITEMS} are needed"
+                )
+            continue
+        shares = {way.name: sum(trial.is_right for trial in counted[way.name]) / n for way in ways}
+        tokens = {way.name: sum(trial.tokens for trial in counted[way.name]) / n for way in ways}
+        best = max(ways, key=lambda way: (shares[way.name], -tokens[way.name]))
+        good = [way for way in ways if shares[way.name] >= shares[best.name] - loss]
+        cheapest = min(good, key=lambda way: tokens[way.name])
+        chosen[form] = MeasuredChoice(
+            strategy=cheapest.strategy,
+            config=dict(cheapest.config),
+            why=f"{shares[cheapest.name]:.0%} of {n} right with {tokens[cheapest.name]:,.0f} tokens each; the best, "
+            f"{best.name}, {shares[best.name]:.0%} with {tokens[best.name]:,.0f}",
+        )
+    return chosen, reasons
+
+
+def _find_form(item: Item) -> TaskForm:
+    if item.schema is not None:
+        return TaskForm.SCHEMA
+    return TaskForm.MATERIAL if item.material else TaskForm.QUESTION
+
+
+def write_choices(chosen: Mapping[TaskForm, MeasuredChoice]) -> str:
+    """Return the choices as tables of config.toml; `auto` must be on for them."""
+    lines = ["[reasoning]", "auto = true"]
+    for form, each in chosen.items():
+        lines += ["", f"[reasoning.choices.{form.value}]", f"strategy = {json.dumps(each.strategy)}"]
+        lines += [f"why = {json.dumps(each.why)}"]
+        if each.config:
+            lines += ["", f"[reasoning.choices.{form.value}.config]"]
+            lines += [f"{key} = {json.dumps(found)}" for key, found in each.config.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _find_complete(ways: Sequence[StrategySetup], trials: Sequence[Trial]) -> Mapping[str, Sequence[Trial]]:
+    """Return the trials by way, of the questions that every way has answered."""
+    by_way = {way.name: {(t.item_id, t.repeat): t for t in trials if t.way == way.name} for way in ways}
+    common = set.intersection(*(set(own) for own in by_way.values())) if by_way else set()
+    return {name: [own[key] for key in sorted(common)] for name, own in by_way.items()}

@@ -1,12 +1,14 @@
 """Trials: each question asked in each way, within a budget, recorded line by line so that nothing is paid twice.
 
-A trial is an execution whose request id follows from what is asked. A command that was killed finds its executions
-again: those that ended in its record, and those that run or ended meanwhile at the server, as long as it keeps them.
+A way is a strategy with parameters, as the command line writes it. A trial is an execution whose request id follows
+from what is asked. A command that was killed finds its executions again: those that ended in its record, and those that
+run or ended meanwhile at the server, as long as it keeps them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 from contextlib import contextmanager
@@ -15,18 +17,66 @@ from typing import TYPE_CHECKING, Any, Final
 
 import reasond
 from reasond_server.errors.base import SettingsError
-from reasond_server.evaluation.ways import compute_key
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
     from reasond import AsyncClient, Reasoning
     from reasond_server.evaluation.graders import Graders
     from reasond_server.evaluation.items import Item
-    from reasond_server.evaluation.ways import Way
+
+
+@value
+class StrategySetup:
+    """One way: the strategy, its parameters, and the model; empty for that of the server.
+
+    `name` is what reports say, such as `self_consistency:samples=3`.
+    """
+
+    name: str
+    strategy: str
+    config: Mapping[str, Any]
+    model: str = ""
+
+
+def read_way(text: str, *, model: str = "") -> StrategySetup:
+    """Read `STRATEGY` or `STRATEGY:KEY=VALUE,KEY=VALUE`; values are JSON, or else text.
+
+    Raises:
+        SettingsError: it has another form.
+    """
+    strategy, _, settings = text.partition(":")
+    config: dict[str, Any] = {}
+    for part in filter(None, settings.split(",")):
+        key, equals, found = part.partition("=")
+        if not key.strip() or not equals:
+            raise SettingsError(f"{part[:80]!r} is no KEY=VALUE", remedy="Such as self_consistency:samples=3.")
+        try:
+            config[key.strip()] = json.loads(found)
+        except ValueError:
+            config[key.strip()] = found.strip()
+    if not strategy.strip():
+        raise SettingsError(f"{text[:80]!r} names no strategy", remedy="Such as self_consistency:samples=3.")
+    return StrategySetup(name=text, strategy=strategy.strip(), config=config, model=model)
+
+
+def compute_key(item: Item, way: StrategySetup, *, served_model: str, repeat: int) -> str:
+    """Return the digest of what is asked, how and of which model: equal keys are the same execution, paid once."""
+    model = way.model or served_model
+    asked = [item.asked, item.material, item.system, item.schema, way.strategy, way.config, model, repeat]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def require_different(ways: Sequence[StrategySetup]) -> None:
+    """Raise SettingsError if two of `ways` have the same name."""
+    names = [way.name for way in ways]
+    for name in names:
+        if names.count(name) > 1:
+            raise SettingsError(f"the way {name[:80]!r} is named twice")
+
 
 DEFAULT_ITEM_TOKENS: Final = 50_000
 """Most tokens of one execution where a budget is given."""
@@ -163,7 +213,7 @@ class Trials:
     Args:
         served_model: the name of the server's own model; trials of another one are others.
         repeats: how often each question is asked in each way.
-        told: is called with each trial that has ended, recorded ones included.
+        on_trial: is called with each trial that has ended, recorded ones included.
         timeout_s: longest time of one execution, in seconds.
     """
 
@@ -171,13 +221,13 @@ class Trials:
     graders: Graders
     record: TrialRecord
     items: Sequence[Item]
-    ways: Sequence[Way]
+    ways: Sequence[StrategySetup]
     served_model: str
     repeats: int = 1
     at_once: int = 4
     budget: TokenBudget = field(default_factory=TokenBudget)
     timeout_s: float = 600.0
-    told: Callable[[Trial], None] = lambda _: None
+    on_trial: Callable[[Trial], None] = lambda _: None
 
     async def run(self) -> Sequence[Trial]:
         """Make all trials that the budget allows and return those that have ended, by question, way and repeat.
@@ -195,7 +245,7 @@ class Trials:
                 if trial is None:
                     return
                 ended[trial.key] = trial
-                self.told(trial)
+                self.on_trial(trial)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -206,7 +256,7 @@ class Trials:
         keys = (self._compute_key(item, way, repeat) for item, way, repeat in wanted)
         return [ended[key] for key in keys if key in ended]
 
-    async def _make(self, item: Item, way: Way, repeat: int) -> Trial | None:
+    async def _make(self, item: Item, way: StrategySetup, repeat: int) -> Trial | None:
         """Return the trial, from the record if it is there; None if the budget has no room for it."""
         key = self._compute_key(item, way, repeat)
         if (known := self.record.find(key)) is not None:
@@ -225,7 +275,7 @@ class Trials:
         self.record.add(trial)
         return trial
 
-    def _compute_key(self, item: Item, way: Way, repeat: int) -> str:
+    def _compute_key(self, item: Item, way: StrategySetup, repeat: int) -> str:
         return compute_key(item, way, served_model=self.served_model, repeat=repeat)
 
     async def _grade(self, item: Item, trial: Trial) -> Trial:
@@ -234,7 +284,7 @@ class Trials:
         verdict = await self.graders.grade(item, answer=trial.answer, answer_json=trial.answer_json)
         return replace(trial, is_right=verdict.is_right, note=verdict.note)
 
-    async def _ask(self, item: Item, way: Way, trial: Trial, granted: int | None) -> Trial:
+    async def _ask(self, item: Item, way: StrategySetup, trial: Trial, granted: int | None) -> Trial:
         """Ask the question, again where the server says that waiting helps; the request id finds what was begun."""
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, _ATTEMPTS + 1):
@@ -278,7 +328,7 @@ def _read_result(trial: Trial, result: Reasoning | None, *, failed: reasond.Reas
         return replace(trial, is_failed=True, finish="NO_RESULT")
     metrics, usage = result.metrics, result.metrics.usage
     took = metrics.execution_time
-    told: dict[str, Any] = {} if failed is None else {"is_failed": True, "note": failed.message}
+    failure: dict[str, Any] = {} if failed is None else {"is_failed": True, "note": failed.message}
     return replace(
         trial,
         answer=result.answer,
@@ -291,5 +341,5 @@ def _read_result(trial: Trial, result: Reasoning | None, *, failed: reasond.Reas
         calls=usage.model_calls,
         cost_usd=usage.cost_usd if usage.HasField("cost_usd") else None,
         seconds=took.seconds + took.nanos / _NANOS,
-        **told,
+        **failure,
     )

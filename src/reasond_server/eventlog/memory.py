@@ -115,7 +115,8 @@ class MemoryExecutionStore:
             self._table.enter_session(execution, session)
         if execution.request_id:
             self._table.claims[key] = name
-        return replace(self._table.claim_of(name), inherited=len(records))
+        claim = self._table.claim_of(name)
+        return replace(claim, inherited=len(records)) if records else claim
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """See ExecutionStore."""

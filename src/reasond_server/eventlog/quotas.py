@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.limits import StoreFullError
@@ -53,11 +52,13 @@ class TenantQuota:
         left = self._take_share(self.store_executions, executions)
         left_bytes = self._take_share(self.store_bytes, open_bytes)
         waiting = None if left is None else max(1, left * _WAITING_PERCENT // 100)
-        return replace(
-            self,
+        return TenantQuota(
             executions=_find_least(self.executions, left),
             waiting=_find_least(self.waiting, waiting),
             max_bytes=_find_least(self.max_bytes, left_bytes),
+            share=self.share,
+            store_executions=self.store_executions,
+            store_bytes=self.store_bytes,
         )
 
     def _take_share(self, bound: int | None, taken: int) -> int | None:

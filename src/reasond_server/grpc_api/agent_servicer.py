@@ -12,8 +12,8 @@ from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.grpc_api.message_writers import timestamp
 from reasond_server.grpc_api.requests import invalid, read_seconds
-from reasond_server.grpc_api.times import timestamp
 
 if TYPE_CHECKING:
     from reasond_server.agents.agent_service import AgentService

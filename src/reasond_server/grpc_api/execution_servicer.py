@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from reasond.v1 import execution_pb2, execution_service_pb2_grpc
 from reasond.v1 import execution_service_pb2 as pb
-from reasond_server.grpc_api.conversion import RESULT_ROOM_BYTES, build_event_message, fill_traced
 from reasond_server.grpc_api.guard import get_current_principal
 from reasond_server.grpc_api.message_writers import fill
-from reasond_server.grpc_api.reasoning_servicer import fill_task
-from reasond_server.grpc_api.repair_conversion import build_repair_event_message
+from reasond_server.grpc_api.reasoning_servicer import RESULT_ROOM_BYTES, build_event_message, fill_task, fill_traced
+from reasond_server.grpc_api.repair_servicer import build_repair_event_message
 from reasond_server.grpc_api.requests import read_finish_reason, read_moment, read_state, read_trace_view, require_id
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.grpc_api.turn_conversion import build_turn_event_message
+from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
 from reasond_server.repair.service.repair_work import REPAIR

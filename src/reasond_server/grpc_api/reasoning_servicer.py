@@ -1,5 +1,4 @@
 """ReasoningService over gRPC: converts requests, calls the core, converts responses; decides nothing."""
-
 # ruff: noqa: N802 - the names of the methods are those of the contract
 
 from __future__ import annotations
@@ -7,17 +6,18 @@ from __future__ import annotations
 from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2_grpc
+from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond.v1 import reasoning_service_pb2 as pb
 from reasond_server.errors.base import ReasondError
-from reasond_server.grpc_api.conversion import (
-    RESULT_ROOM_BYTES,
-    build_event_message,
-    build_history_message,
-    fill_traced,
-)
 from reasond_server.grpc_api.guard import get_current_principal, remaining_s
-from reasond_server.grpc_api.message_writers import write_json
+from reasond_server.grpc_api.message_writers import (
+    Alternatives,
+    fill,
+    fill_duration,
+    fill_struct,
+    fill_timestamp,
+    write_json,
+)
 from reasond_server.grpc_api.requests import (
     invalid,
     name_request_fields,
@@ -27,20 +27,88 @@ from reasond_server.grpc_api.requests import (
     require_task,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.grpc_api.structs import fill_struct
-from reasond_server.grpc_api.times import fill_duration
 from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import CostClass
+from reasond_server.types.kinds import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from google.protobuf.message import Message
 
     from reasond_server.grpc_api.handlers import Context, MethodTable
-    from reasond_server.reasoning.service import ReasoningService, StrategyInfo
+    from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Budget, Json, StreamEvent, Task
+    from reasond_server.types import Budget, HistoryMessage, Iteration, Json, Metrics, Result, StreamEvent, Task
+
+MAX_TRACE_BYTES: Final = 3 * 1024 * 1024
+RESULT_ROOM_BYTES: Final = 512 * 1024
+"""What a response keeps free for a result without its trace."""
+# Most bytes that protobuf writes before an entry of a repeated field: its tag and a length of up to 4 GiB.
+_FIELD_BYTES: Final = 6
+_NO_TRACE: Final = frozenset({execution_pb2.TRACE_VIEW_UNSPECIFIED, execution_pb2.TRACE_VIEW_NONE})
+_EVENT: Final = reasoning_service_pb2.ReasonIterationsResponse.DESCRIPTOR.oneofs_by_name["event"]
+_EVENTS: Final = Alternatives(EVENTS, _EVENT)
+
+
+def build_iteration_message(iteration: Iteration, *, has_texts: bool = True) -> execution_pb2.Iteration:
+    """Return a step; without its texts if `has_texts` is false."""
+    return fill(execution_pb2.Iteration(), iteration, has_content=has_texts)
+
+
+def build_metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
+    """Return the metrics of a run."""
+    return fill(execution_pb2.Metrics(), metrics)
+
+
+def build_history_message(told: HistoryMessage) -> execution_pb2.HistoryMessage:
+    """Return an earlier message of a conversation."""
+    role = execution_pb2.Speaker.Value(f"SPEAKER_{told.role.name}")
+    message = execution_pb2.HistoryMessage(role=role, text=told.text, reasoning=told.reasoning)
+    for image in told.images:
+        message.images.add(media_type=image.media_type, data=b64decode(image.base64))
+    for call in told.tool_calls:
+        message.tool_calls.add(call_id=call.call_id, tool=call.name, arguments_json=call.arguments_json)
+    for result in told.tool_results:
+        message.tool_results.add(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
+    return message
+
+
+def fill_traced(
+    message: execution_pb2.Reasoning,
+    result: Result,
+    steps: Sequence[Iteration],
+    view: execution_pb2.TraceView.ValueType,
+    *,
+    max_bytes: int = MAX_TRACE_BYTES,
+) -> None:
+    """Write a result with the steps that `view` selects.
+
+    A trace over `max_bytes`, or over 3 MiB, is cut, and a warning is added.
+    """
+    fill(message, result)
+    if view in _NO_TRACE:
+        return
+    size, max_bytes = 0, max(0, min(max_bytes, MAX_TRACE_BYTES))
+    for count, step in enumerate(steps):
+        one = build_iteration_message(step, has_texts=view == execution_pb2.TRACE_VIEW_FULL)
+        size += one.ByteSize() + _FIELD_BYTES
+        if size > max_bytes:
+            message.warnings.append(
+                f"The trace is cut after {count} of {len(steps)} steps, because it would be over {max_bytes} bytes; "
+                f"ReasonIterations with a cursor streams all of them."
+            )
+            break
+        message.trace.append(one)
+
+
+def build_event_message(event: StreamEvent) -> reasoning_service_pb2.ReasonIterationsResponse:
+    """Return one event of a stream."""
+    message = reasoning_service_pb2.ReasonIterationsResponse()
+    message.execution_id, message.sequence = event.execution_id, event.sequence
+    fill_timestamp(message.create_time, event.create_time)
+    happening = event.event
+    _EVENTS[happening.__class__](message, happening, True)
+    return message
 
 
 _CONFIG: Final = execution_pb2.ReasoningTask.DESCRIPTOR.oneofs_by_name["config"]
@@ -100,7 +168,6 @@ def _fill_budget(message: execution_pb2.Budget, budget: Budget) -> None:
 
 
 _LARGEST_PAGE: Final = 100
-_COST_CLASSES: Final = {cost: pb.CostClass.Value(f"COST_CLASS_{cost.name}") for cost in CostClass}
 
 
 class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
@@ -159,7 +226,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         last = first + _page_size(request.page_size)
         page = found[first:last]
         return pb.ListStrategiesResponse(
-            strategies=map(_strategy, page),
+            strategies=[fill(pb.Strategy(), info) for info in page],
             next_page_token=page[-1].name if last < len(found) else "",
             model=self._service.model_name,
             warnings=self._service.model_warnings,
@@ -204,17 +271,3 @@ def _place_after(token: str, names: list[str]) -> int:
     if token not in names:
         raise invalid("page_token", "must be the next_page_token of the page before")
     return names.index(token) + 1
-
-
-def _strategy(info: StrategyInfo) -> pb.Strategy:
-    return pb.Strategy(
-        name=info.name,
-        description=info.description,
-        config_schema_json=write_json(info.config_schema),
-        default_config_json=write_json(info.default_config),
-        capabilities=info.capabilities,
-        is_default=info.is_default,
-        ceilings_json=write_json(info.ceilings),
-        cost_class=_COST_CLASSES[info.cost_class] if info.cost_class else pb.COST_CLASS_UNSPECIFIED,
-        cost_formula=info.cost_formula,
-    )

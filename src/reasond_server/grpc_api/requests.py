@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
-from reasond_server.grpc_api.structs import read_struct
+from reasond_server.grpc_api.message_writers import read_struct
 from reasond_server.requests.task_checks import MAX_SCHEMA_BYTES
 from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.types import (

@@ -10,7 +10,7 @@ from reasond_server.access import audit
 from reasond_server.base.addresses import find_network
 from reasond_server.errors.access import AccessError
 from reasond_server.errors.base import show
-from reasond_server.http_api.eviction import EvictionQueue
+from reasond_server.http_api.connection_cap import EvictionQueue
 from reasond_server.http_api.exchange import ClientGoneError, RefusalError
 
 if TYPE_CHECKING:

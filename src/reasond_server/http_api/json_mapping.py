@@ -1,42 +1,124 @@
-"""Domain values as JSON, with keys in the order of seed 001; `json_kinds` converts declared kinds.
+"""Domain values as JSON, with keys in the order of seed 001; declared kinds by their fields, in the declared order.
 
-Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`) and times are RFC 3339
-in UTC. Every key is always present, with null for an unknown value; only a result has no `error` unless the execution
-failed, and no `answer_json` unless its answer satisfies the schema of the task. Keys that seed 001 does not have
-(`execution_id`, `finish_reason`, `usage` and so on) are added; none of its keys is changed.
+Keys are snake_case, enumerations are lower-case words, durations are whole milliseconds (`_ms`), percentages (`_pct`)
+have one decimal, and times are RFC 3339 in UTC. Every key is always present, with null for an unknown value; only a
+result has no `error` unless the execution failed, and no `answer_json` unless its answer satisfies the schema of the
+task. Keys that seed 001 does not have (`execution_id`, `finish_reason`, `usage` and so on) are added; none of its keys
+is changed.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pydantic_core import to_json
 
-from reasond_server.http_api.json_kinds import WRITERS, JsonObject, build_kind_json, milliseconds, timestamp
 from reasond_server.types import BoundedContextStep, Iteration, ReactStep, Result, Thought, Usage
-from reasond_server.types.kinds import EVENTS, STEPS
+from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, build_reader, list_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    from reasond_server.agents.agent_service import CardView
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import (
-        Execution,
-        HistoryMessage,
-        Image,
-        Metrics,
-        StreamEvent,
-        Task,
-        ToolCall,
-        ToolResult,
-    )
-    from reasond_server.types.repairs import RepairView
-    from reasond_server.types.snapshots import Snapshot
+    from reasond_server.types import Execution, HistoryMessage, Image, Metrics, StreamEvent, Task, ToolCall, ToolResult
+    from reasond_server.types.repairs import RepairView, Snapshot
     from reasond_server.types.turns import Turn, TurnConversation, TurnResult
+
+JsonObject = dict[str, Any]
+_Convert: TypeAlias = Callable[[Any], Any]
+
+_READ_VALUE: Final = attrgetter("value")
+
+
+class _Writers(dict[type, Callable[[Any], JsonObject]]):
+    """The writer function of each class, made when it is first needed."""
+
+    def __missing__(self, cls: type) -> Callable[[Any], JsonObject]:
+        found = self[cls] = _make_writer(cls)
+        return found
+
+
+WRITERS: Final = _Writers()
+"""Functions that convert values of a class to JSON, for code that runs in every call and skips `build_kind_json`."""
+
+
+def build_kind_json(value: object) -> JsonObject:
+    """Return a value of a declared kind, or of a dataclass within one, as JSON."""
+    return WRITERS[value.__class__](value)
+
+
+def timestamp(moment: datetime) -> str:
+    """Return `moment` by RFC 3339, in UTC with the suffix Z."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def milliseconds(seconds: float) -> int:
+    """Return `seconds` in whole milliseconds, rounded."""
+    return round(seconds * 1000)
+
+
+def _make_writer(cls: type) -> Callable[[Any], JsonObject]:
+    """Return the function that writes a `cls`."""
+    event = EVENTS.kinds.get(cls)
+    kind = event or STEPS.kinds.get(cls) or METRICS.kinds.get(cls)
+    if kind is not None and kind.body:
+        body = kind.body
+        return lambda value: dict(getattr(value, body))
+    fields = {field.name: field for field in list_fields(cls) if not field.is_stored_only}
+    names = kind.keys if kind is not None and kind.keys else tuple(fields)
+    if event is not None:
+        # Their keys are those of the wire; fields without a key are only stored.
+        names = [_field_name(name, fields) for name in names]
+    elif missing := fields.keys() - set(names):
+        raise TypeError(f"{cls.__name__} declares keys without {sorted(missing)}")
+    read, members = build_reader(names), [_member(name, fields.get(name)) for name in names]
+    return lambda value: {
+        key: found if convert is None or found is None else convert(found)
+        for (key, convert), found in zip(members, read(value), strict=True)
+    }
+
+
+def _field_name(key: str, fields: Mapping[str, Field]) -> str:
+    """Return the name of the field that the key of an event shows: a duration is `x_ms` for the field `x_s`."""
+    seconds = f"{key.removesuffix('_ms')}_s"
+    return seconds if key not in fields and seconds in fields else key
+
+
+def _member(name: str, field: Field | None) -> tuple[str, _Convert | None]:
+    """Return the key of a field with what converts its value; a computed one (`field` is None) may be a percentage."""
+    if name.endswith("_pct"):
+        return name, _percentage
+    if field is None:
+        return name, None
+    if field.type is float and name.endswith("_s"):
+        return f"{name.removesuffix('_s')}_ms", milliseconds
+    one = _converter(field.type)
+    if not field.is_sequence:
+        return field.wire_name, one
+    return field.wire_name, list if one is None else lambda items: [one(item) for item in items]
+
+
+def _converter(kind: type) -> _Convert | None:
+    """Return what converts a value of type `kind`; None if it is JSON already."""
+    if is_dataclass(kind):
+        return WRITERS[kind]
+    if issubclass(kind, Enum):
+        return _READ_VALUE
+    if kind is datetime:
+        return timestamp
+    return dict if kind is Mapping else None
+
+
+def _percentage(value: float) -> float:
+    # Adding zero turns -0.0 into 0.0.
+    return round(value, 1) + 0.0
+
 
 MAX_TRACE_BYTES: Final = 1024 * 1024
 """Most bytes of JSON that the items of one trace may take."""
@@ -150,32 +232,6 @@ def build_execution_json(execution: Execution) -> JsonObject:
         "outcome": execution.outcome,
         "client": execution.client,
         "wire": execution.wire,
-    }
-
-
-def build_strategy_json(info: StrategyInfo) -> JsonObject:
-    """Return the public description of a strategy, with the JSON Schema of its configuration."""
-    return {
-        "name": info.name,
-        "description": info.description,
-        "config_schema": dict(info.config_schema),
-        "default_config": dict(info.default_config),
-        "capabilities": list(info.capabilities),
-        "is_default": info.is_default,
-        "ceilings": dict(info.ceilings),
-        "cost_class": info.cost_class.value if info.cost_class else None,
-        "cost_formula": info.cost_formula,
-    }
-
-
-def build_card_json(view: CardView) -> JsonObject:
-    """Return an agent's card; `build_card_json` is the card byte for byte, so that signatures still verify."""
-    return {
-        "card": dict(view.card),
-        "card_json": view.card_json,
-        "etag": view.etag,
-        "supported_methods": list(view.supported_methods),
-        "capabilities": list(view.capabilities),
     }
 
 

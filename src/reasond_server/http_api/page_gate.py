@@ -1,4 +1,7 @@
-"""Who may open a page: callers with a good token, or else a known certificate; and the page that only says so."""
+"""Who may open a page: callers with a good token, or else a known certificate; and the pages that only ask for that.
+
+One says that it needs a token, one has the metrics for Prometheus: on the main listener, or on a listener of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ from reasond_server.access.permissions import Operation, require_metrics
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, find_exchange, send_answer
+from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.access.peers import Peers
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
+    from reasond_server.telemetry.exposition import Scrape
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
@@ -102,3 +107,38 @@ class CheckPage:
         exchange.route = CHECK_PATH
         caller = await self._gate.check(exchange)
         await send_answer(send, 200, to_json({"subject": caller.subject, "tenant": caller.tenant}), headers=[NO_STORE])
+
+
+METRICS_PATH: Final = "/metrics"
+
+
+class MetricsPage:
+    """Sends the output of `scrape` for the values of the header Accept; without a `gate`, to every caller."""
+
+    def __init__(self, scrape: Callable[[Sequence[str]], Awaitable[Scrape]], *, gate: PageGate | None = None) -> None:
+        self._scrape = scrape
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one scrape."""
+        del receive
+        exchange = find_exchange(scope)
+        if self._gate is not None:
+            await self._gate.check(exchange)
+        scraped = await self._scrape(exchange.headers.getlist(b"accept"))
+        headers = [
+            (b"content-type", scraped.content_type.encode("ascii")),
+            (b"content-length", b"%d" % len(scraped.body)),
+            (b"vary", b"accept"),
+            NO_STORE,
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": scraped.body})
+
+
+class MetricsApp(RequestMiddleware):
+    """The application of a listener that serves only metrics."""
+
+    def __init__(self, page: MetricsPage, *, new_call_id: Callable[[], str]) -> None:
+        addresses = Addresses(pages={METRICS_PATH: page}, endpoints={}, hint="the metrics are at /metrics")
+        super().__init__(addresses.find, new_call_id=new_call_id)

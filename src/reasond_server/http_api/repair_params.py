@@ -16,14 +16,15 @@ from reasond_server.types.repairs import (
     Check,
     CheckRole,
     CriticReport,
+    FileEntry,
     Finding,
     RepairGoal,
     RepairTask,
     ResultFormat,
     Severity,
+    SourceFile,
     SuiteOutcome,
 )
-from reasond_server.types.snapshots import FileEntry, SourceFile
 
 # Bounds on work before the core checks its own, smaller bounds.
 _MOST_FILES: Final = 10_000

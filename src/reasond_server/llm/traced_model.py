@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.llm.model import ChatModel, Finished, Text, WrappedModel
+from reasond_server.telemetry.logs import shorten
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scope import current
-from reasond_server.telemetry.scrubbing import shorten
 from reasond_server.telemetry.spans import CHAT
 
 if TYPE_CHECKING:

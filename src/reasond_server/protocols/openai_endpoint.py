@@ -17,8 +17,15 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
-from reasond_server.http_api.event_frames import frame_event, send_stream
-from reasond_server.http_api.exchange import NO_STORE, RefusalError, find_exchange, find_host, send_answer
+from reasond_server.http_api.exchange import (
+    NO_STORE,
+    RefusalError,
+    find_exchange,
+    find_host,
+    frame_event,
+    send_answer,
+    send_stream,
+)
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error

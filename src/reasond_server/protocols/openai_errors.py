@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE
 from reasond_server.errors.model import REFUSED, UNSPENT
-from reasond_server.http_api.event_frames import frame_event
+from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.openai_requests import SAMPLING
 from reasond_server.types.values import value
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         StreamEvent,
         Task,
     )
-    from reasond_server.types.choices import MeasuredChoice, TaskForm
+    from reasond_server.types.tasks import MeasuredChoice, TaskForm
 
 __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]
 
@@ -62,7 +62,6 @@ class _StartOptions:
     """The caller's options besides the task."""
 
     request_id: str = ""
-    digest: str = ""
     keep_running: bool = False
     deadline_s: float | None = None
     is_unary: bool = False
@@ -247,7 +246,7 @@ class ReasoningService:
         async with self.runner.request_ids.take_turn(caller.tenant, options.request_id):
             known = await self.runner.request_ids.find_known(caller.tenant, options.request_id, digest)
             if known is None:
-                execution = await self._start(caller, task, replace(options, digest=digest))
+                execution = await self._start(caller, task, options, digest=digest)
             else:
                 # Another caller of the same tenant may have started it.
                 require_strategy(caller, known.strategy)
@@ -269,7 +268,7 @@ class ReasoningService:
                     result = event.event
         return result
 
-    async def _start(self, caller: Principal, task: Task, options: _StartOptions) -> Execution:
+    async def _start(self, caller: Principal, task: Task, options: _StartOptions, *, digest: str = "") -> Execution:
         """Start an execution once there is a place for it."""
         began_s = self.clock.monotonic()
         place = await self.runner.find_place(caller.tenant, within_s=options.deadline_s)
@@ -297,7 +296,7 @@ class ReasoningService:
                 tenant=caller.tenant,
                 subject=caller.subject,
                 request_id=options.request_id,
-                digest=options.digest,
+                digest=digest,
                 keep_running=options.keep_running,
                 time_limit_s=left_s,
                 is_unary=options.is_unary,

@@ -1,25 +1,33 @@
-"""The decisions before an execution begins: the strategy, its configuration, and whether the task fits."""
+"""The decisions before an execution begins: strategy, configuration, model, and whether the task fits."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import find_allowed_strategies, require_strategy, require_tools
 from reasond_server.agents.cards import list_strategies
 from reasond_server.base.asyncio_tasks import limit_awake_time
-from reasond_server.context.answer_schemas import SchemaCompiler
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.context.answer_schemas import SchemaCompiler, write_schema_rule
+from reasond_server.context.said_messages import write_said
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.errors.request import InvalidConfigError, StrategyNotSupportedError, StrategyRequiredError
+from reasond_server.errors.request import (
+    InvalidConfigError,
+    InvalidRequestError,
+    StrategyNotSupportedError,
+    StrategyRequiredError,
+)
 from reasond_server.llm.counting.requests import count_bytes
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, Message, Role
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ImagePart, Message, Role, find_image_tokens
+from reasond_server.llm.prefaced_model import Preface, PrefacedModel
 from reasond_server.reasoning.answer_finishing import check_schema
-from reasond_server.reasoning.offered_models import preface_model
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource
-from reasond_server.types.choices import find_form
+from reasond_server.types.tasks import find_form
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -28,11 +36,61 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
-    from reasond_server.reasoning.offered_models import OfferedModels
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
     from reasond_server.types import Json, Principal, Task
-    from reasond_server.types.choices import MeasuredChoice, TaskForm
+    from reasond_server.types.tasks import MeasuredChoice, TaskForm
+
+_FOR_COUNTS: Final = "x" * 28
+"""As long as a nonce."""
+
+
+class OfferedModels:
+    """The server's `own` model, and the `others` that the operator lets tasks name, by the names of their backends."""
+
+    def __init__(self, own: ChatModel, others: Mapping[str, ChatModel] = MappingProxyType({})) -> None:
+        self.own = own
+        self._others = others
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names that a task may give, sorted."""
+        return sorted(self._others)
+
+    def find(self, name: str | None) -> ChatModel:
+        """Return the model with this name, the server's own for None.
+
+        Raises:
+            InvalidRequestError: it is not offered.
+        """
+        if name is None:
+            return self.own
+        if name not in self._others:
+            known = suggest_nearest(name, self._others) or "; none is offered ([llm] offered), so leave it out"
+            description = f"must be a backend that is offered here, got {show(name)}{known}"
+            raise InvalidRequestError.of(Violation(field="model", description=description))
+        return self._others[name]
+
+
+def preface_model(model: ChatModel, task: Task, *, nonce: str = _FOR_COUNTS) -> ChatModel:
+    """Return `model` with the instructions, the history, the answer schema and the images of `task` in each call.
+
+    `nonce` marks the fences of tool results in the history; without one the model may only count.
+
+    Raises:
+        InvalidRequestError: there are images, and the model takes none.
+    """
+    if not task.has_options:
+        return model
+    tokens = find_image_tokens(model)
+    if task.images and not tokens:
+        description = f"are not taken by the model {model.name!r}; leave them out, or name another model"
+        raise InvalidRequestError.of(Violation(field="images", description=description))
+    images = tuple(ImagePart(media_type=each.media_type, base64=each.base64, tokens=tokens) for each in task.images)
+    rule = "" if task.answer_schema is None else write_schema_rule(task.answer_schema)
+    history = tuple(write_said(task.history, nonce=nonce, is_native=model.has_native_tools, image_tokens=tokens))
+    system = "\n\n".join(part for part in (task.system, rule) if part)
+    return PrefacedModel(model=model, preface=Preface(system=system, history=history, images=images))
 
 
 AUTO: Final = "auto"

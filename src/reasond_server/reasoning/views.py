@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 - the JSON of a strategy is written by its annotations
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.reasoning.strategy_work import read_planned_task
-from reasond_server.types import Iteration, Metrics, Result
+from reasond_server.types import CostClass, Iteration, Json, Metrics, Result
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.types import CostClass, Execution, Json, LoggedEvent, Principal, Task
+    from reasond_server.types import Execution, LoggedEvent, Principal, Task
 
 
 @value

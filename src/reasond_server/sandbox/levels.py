@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.sandbox.confinement import Bubblewrap, Landlock, may_others_pass, may_others_reach
-from reasond_server.sandbox.hard_links import LinkedWorkspaces
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
-from reasond_server.sandbox.scratch import Scratch, find_users
+from reasond_server.sandbox.scratch import LinkedWorkspaces, Scratch, find_users
 from reasond_server.sandbox.shepherd.kernel import find_landlock_abi
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
-from reasond_server.types.repairs import SandboxLevel
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SandboxLevel, SourceFile
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.sandbox.sandbox import JobOutcome, Sandbox
-    from reasond_server.sandbox.workspaces import Workspaces
+    from reasond_server.sandbox.sandbox import JobOutcome, Sandbox, Workspaces
 
 _HELD = b"held\n"
 _PROBE = Path(__file__).parent / "probe.py"

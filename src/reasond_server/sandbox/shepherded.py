@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reasond_server.sandbox.confinement import TEMPORARY, WORKSPACE, list_variables
-from reasond_server.sandbox.hard_links import SIZE_FILE
-from reasond_server.sandbox.removal import remove_folder
 from reasond_server.sandbox.sandbox import JobOutcome, SandboxFailedError
-from reasond_server.sandbox.scratch import end_marked
+from reasond_server.sandbox.scratch import SIZE_FILE, end_marked, remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, WRITE_AGENTS
 from reasond_server.grpc_api.agent_servicer import AgentServicer
-from reasond_server.http_api.json_mapping import build_agent_json, build_card_json
+from reasond_server.http_api.json_mapping import build_agent_json, build_kind_json
 from reasond_server.http_api.params import GetCardParams, ListAgentsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
 
@@ -40,7 +40,7 @@ def serve_agents(service: AgentService) -> Service:
 
 
 async def _get_card(service: AgentService, caller: Principal, params: GetCardParams) -> dict[str, Any]:
-    return build_card_json(await service.get_card(caller, params.agent_id))
+    return build_kind_json(await service.get_card(caller, params.agent_id))
 
 
 async def _list_agents(service: AgentService, caller: Principal, params: ListAgentsParams) -> dict[str, Any]:

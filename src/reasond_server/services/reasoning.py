@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_mapping import build_result_json, build_strategy_json
+from reasond_server.http_api.json_mapping import build_kind_json, build_result_json
 from reasond_server.http_api.params import ExecuteParams, NoParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
@@ -106,7 +106,7 @@ def _open_stream(
 
 async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
     return {
-        "strategies": [build_strategy_json(info) for info in service.strategies()],
+        "strategies": [build_kind_json(info) for info in service.strategies()],
         "model": service.model_name,
         "warnings": list(service.model_warnings),
         "models": list(service.offered_models),

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE_REPAIRS, READ_EXECUTIONS
 from reasond_server.grpc_api.repair_servicer import RepairServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_kinds import build_kind_json
-from reasond_server.http_api.json_mapping import build_repair_view_json, build_snapshot_json
+from reasond_server.http_api.json_mapping import build_kind_json, build_repair_view_json, build_snapshot_json
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
 from reasond_server.repair.service.repair_service import RepairCursor

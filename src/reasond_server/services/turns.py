@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.access.permissions import EXECUTE_TURNS, READ_TURNS
 from reasond_server.grpc_api.turn_servicer import TurnServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_kinds import build_kind_json
-from reasond_server.http_api.json_mapping import build_conversation_json, build_turn_view_json
+from reasond_server.http_api.json_mapping import build_conversation_json, build_kind_json, build_turn_view_json
 from reasond_server.http_api.params import (
     AttachTurnParams,
     ListSessionsParams,

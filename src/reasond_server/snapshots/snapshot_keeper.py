@@ -16,7 +16,7 @@ from reasond_server.snapshots.manifests import (
     digest_content,
     find_in_files,
 )
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from reasond_server.snapshots.manifests import SnapshotLimits
     from reasond_server.snapshots.snapshot_store import SnapshotStore
-    from reasond_server.types.snapshots import FileEntry, Snapshot
+    from reasond_server.types.repairs import FileEntry, Snapshot
 
 
 class SnapshotKeeper:

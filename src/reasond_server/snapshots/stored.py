@@ -12,7 +12,7 @@ from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.snapshots.manifests import derive_snapshot_id, is_snapshot_id, measure_manifest
 from reasond_server.snapshots.snapshot_store import build_not_found_error, build_unknown_content_error, require_quota
-from reasond_server.types.snapshots import FileEntry, Snapshot
+from reasond_server.types.repairs import FileEntry, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

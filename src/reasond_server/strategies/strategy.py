@@ -21,7 +21,7 @@ from reasond_server.errors.base import InternalError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.tools.tool import NO_TOOLS
 from reasond_server.types import Budget, CostClass, FinishReason, StepDetail, StrategyMetrics, Task
 from reasond_server.types.values import value
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.tool import Toolbox
     from reasond_server.types import Json, Usage
 
 

@@ -19,7 +19,7 @@ from reasond_server.llm.model import ChatModel, WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing.models import FunctionModel, Reply
 from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.toolbox import NO_TOOLS
+from reasond_server.tools.tool import NO_TOOLS
 from reasond_server.types import Budget
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig, StrategyEvent
     from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.tools.tool import ToolSource
     from reasond_server.types import Task
 
     Replier = Callable[[ChatRequest], str | Reply]

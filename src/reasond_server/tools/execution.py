@@ -1,7 +1,8 @@
 """The executor: calls the tools of one run, one after the other, and turns every outcome into a result.
 
 The strategy always gets a `ToolResult`. An unknown name, wrong arguments, a time-out, an exception and a result that is
-not JSON become errors that the model can read and act on. The text of foreign exceptions goes only to the log.
+not JSON become errors that the model can read and act on. The text of foreign exceptions goes only to the log. `Tools`
+are those of the server with their limits; each run gets its own toolbox.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import asyncio
 import difflib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.base.plugins import PluginGroup
+from reasond_server.errors.base import InternalError, SettingsError, Violation, show
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ToolSpec
 from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.tools.http_get import HttpGet
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
 from reasond_server.tools.results import (
     NotJsonError,
@@ -31,7 +34,7 @@ from reasond_server.types import ToolResult
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from reasond_server.telemetry.observers import ToolObserver
     from reasond_server.types import Json, ToolCall
@@ -284,3 +287,91 @@ def require_tool(tool: object) -> Tool:
     if not isinstance(tool, Tool) or not TOOL_NAME.fullmatch(tool.name):
         raise InternalError(f"{type(tool).__name__} is no tool, or its name does not match {TOOL_NAME.pattern}")
     return tool
+
+
+INSTALLED_TOOLS: Final = PluginGroup(
+    group="reasond.tools",
+    noun="tool",
+    setting="[tools] enabled",
+    require=require_tool,
+    reserved=(HttpGet.name, READ_TOOL_RESULT),
+)
+
+
+class ToolServer(Protocol):
+    """Tools of another program over a connection that may be lost and restored."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that are known now."""
+        ...
+
+    async def start(self) -> None:
+        """Connect and keep connected; return when the tools are known or the time-out has passed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Tools:
+    """The `ToolSource` of a server: its own tools and those of tool servers, which `start` connects.
+
+    Args:
+        tools: tools that are always offered.
+        servers: further tools; a run is offered those that are known when it begins.
+        limits: limits of all tools.
+        observer: receives every call.
+
+    Raises:
+        SettingsError: two tools have one name.
+    """
+
+    def __init__(
+        self,
+        *,
+        tools: Iterable[Tool] = (),
+        servers: Sequence[ToolServer] = (),
+        limits: ToolLimits | None = None,
+        observer: ToolObserver = UNOBSERVED,
+    ) -> None:
+        self._observer = observer
+        self._tools = tuple(tools)
+        self._servers = tuple(servers)
+        self._limits = limits or ToolLimits()
+        names = [tool.name for tool in self._tools]
+        for name in names:
+            if names.count(name) > 1 or name == READ_TOOL_RESULT:
+                raise SettingsError(f"Two tools are named {name!r}", remedy="Remove one from [tools] enabled.")
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the tools that are known now, sorted."""
+        return sorted(tool.name for tool in self._collect_tools())
+
+    def open_toolbox(
+        self, *, max_calls: int | None, execution_id: str = "", also: Sequence[Tool] = (), keeps_whole: bool = False
+    ) -> RunToolbox:
+        """Return the tools for one run; later changes do not affect it. See `ToolSource`."""
+        return RunToolbox(
+            tools=(*self._collect_tools(), *also),
+            keeps_whole=keeps_whole,
+            limits=self._limits,
+            max_calls=max_calls,
+            execution_id=execution_id,
+            observer=self._observer,
+        )
+
+    async def start(self) -> None:
+        """Connect all tool servers concurrently; a server that is down raises no error."""
+        await asyncio.gather(*(server.start() for server in self._servers))
+
+    async def aclose(self) -> None:
+        """Disconnect them."""
+        await asyncio.gather(*(server.aclose() for server in self._servers))
+
+    def _collect_tools(self) -> Sequence[Tool]:
+        known = {tool.name: tool for server in self._servers for tool in server.tools}
+        # The operator's own tools come first: a tool server must not replace one of them.
+        return tuple((known | {tool.name: tool for tool in self._tools}).values())

@@ -22,7 +22,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from reasond_server.tools.json_parser import measure_json, read_json
-from reasond_server.tools.page_texts import read_page
 from reasond_server.tools.preview_words import (
     find_hits,
     find_links,
@@ -34,6 +33,7 @@ from reasond_server.tools.preview_words import (
     is_warning_line,
     pick_query_words,
     rank_identifier,
+    read_page,
 )
 from reasond_server.tools.results import escape_unseen, write_start
 from reasond_server.types.turns import Rendering

@@ -25,7 +25,6 @@ from reasond_server.runs.work import RunEnding, build_error_ending
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
-from reasond_server.turns.exits import report_context
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
@@ -34,6 +33,7 @@ from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.summaries import Summariser
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
+from reasond_server.turns.turn_views import report_context
 from reasond_server.types import FinishReason, ToolResult
 from reasond_server.types.turns import (
     CallKind,

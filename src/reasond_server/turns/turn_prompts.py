@@ -76,13 +76,13 @@ def build_inputs(
     is_native = model.has_native_tools
     lasting = [_write_provided(one, nonce) for one in provided if one.scope is ContextScope.SESSION]
     passing = [one for one in provided if one.scope is ContextScope.TURN]
-    tail = [_say(one.name, _write_provided(one, nonce)) for one in passing]
+    tail = [_make_part(one.name, _write_provided(one, nonce)) for one in passing]
     if said:
-        tail.append(_say("said", said))
+        tail.append(_make_part("said", said))
     elif goal is ContextGoal.SYNTHESIS:
-        tail.append(_say("synthesis", _SYNTHESIS))
+        tail.append(_make_part("synthesis", _SYNTHESIS))
     elif is_last:
-        tail.append(_say(LAST, _ANSWER_NOW))
+        tail.append(_make_part(LAST, _ANSWER_NOW))
     return ContextInputs(
         opening=_open(() if is_native else specs, lasting, system=_write_system(start)),
         history=(*group_said(start.history, nonce=nonce, model=model), *history),
@@ -211,7 +211,7 @@ def _open(specs: Sequence[ToolSpec], lasting: Sequence[str], *, system: str) -> 
     return [PromptPart(source="system", messages=(message,))]
 
 
-def _say(source: str, text: str) -> PromptPart:
+def _make_part(source: str, text: str) -> PromptPart:
     return PromptPart(source=source, messages=(Message(role=Role.USER, content=text),))
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.runs.run_trace import RunTrace
-    from reasond_server.tools.tool import ToolContext
-    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.tools.tool import ToolContext, ToolSource
     from reasond_server.turns.policy import Mode, TurnPolicy
     from reasond_server.types import Json, ToolCall, ToolResult
     from reasond_server.types.turns import ClientTool

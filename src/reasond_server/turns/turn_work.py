@@ -22,13 +22,13 @@ from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
 from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
-from reasond_server.turns.exits import name_exit, report_wait
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED
 from reasond_server.turns.providers import ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
+from reasond_server.turns.turn_views import name_exit, report_wait
 from reasond_server.types import (
     NOTHING,
     Budget,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest
     from reasond_server.telemetry.observers import TurnObserver
-    from reasond_server.tools.toolbox import ToolSource
+    from reasond_server.tools.tool import ToolSource
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, ExecutionFailure, Json, TextDelta

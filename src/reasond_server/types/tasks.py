@@ -1,4 +1,4 @@
-"""A client's task, its budget, and the caller."""
+"""A client's task, its budget, the caller, and the choices of `auto` that were measured."""
 
 from __future__ import annotations
 
@@ -191,3 +191,27 @@ class Principal:
     tenant: str
     permissions: frozenset[str]
     key_id: str = ""
+
+
+class TaskForm(StrEnum):
+    """What a task is made of, beside its question."""
+
+    QUESTION = "question"
+    MATERIAL = "material"
+    SCHEMA = "schema"
+
+
+@value
+class MeasuredChoice:
+    """The strategy with its parameters, and the figures that justify it, in a sentence."""
+
+    strategy: str
+    config: Mapping[str, Any]
+    why: str
+
+
+def find_form(task: Task) -> TaskForm:
+    """Return the form of `task`."""
+    if task.answer_schema is not None:
+        return TaskForm.SCHEMA
+    return TaskForm.MATERIAL if task.material else TaskForm.QUESTION

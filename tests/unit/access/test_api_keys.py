@@ -8,9 +8,8 @@ import pytest
 from reasond_server.access.api_keys import KEY_PREFIX, ApiKey, ApiKeys, NewKey, create_key, find_key_id, hash_key
 from reasond_server.access.tokens import Revocations
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
-from reasond_server.telemetry.logs import emit_line
+from reasond_server.telemetry.logs import emit_line, redact
 from reasond_server.telemetry.observers import Unobserved
-from reasond_server.telemetry.scrubbing import redact
 from reasond_server.types import Principal
 from tests.unit.access.parts import NOW, Clock, verifier_of
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 import jwt
 import pytest
 
-from reasond_server.access.claims import ClaimNames
 from reasond_server.access.permissions import AccessRole, Roles
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import (
@@ -19,7 +18,7 @@ from reasond_server.access.token_verifier import (
     VerifiedToken,
     VerifiedTokenCache,
 )
-from reasond_server.access.tokens import Revocations
+from reasond_server.access.tokens import ClaimNames, Revocations
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.types import Principal
 from tests.unit.access.parts import MAIN, NOW, OTHER, RULES, Clock, claims, sign, verifier_of

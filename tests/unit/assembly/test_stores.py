@@ -24,7 +24,7 @@ from reasond_server.assembly.stores import (
 from reasond_server.config import load
 from reasond_server.errors.base import InternalError, SettingsError
 from reasond_server.snapshots.manifests import build_entries, digest_content
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 from tests.stores.logs import HandWrittenLog
 from tests.unit.eventlog.stored.conftest import Time
 

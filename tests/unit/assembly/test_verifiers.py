@@ -16,9 +16,9 @@ from reasond_server.config.api_key_file import ApiKeyRow, changing
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import SettingsError
 from tests.unit.access.parts import MAIN, NOW, claims, sign
-from tests.unit.access.test_jwks import document
-from tests.unit.access.test_jwks_http import answering, ok
 from tests.unit.access.test_token_keys import PRIVATE, jwk_of, pem_of
+from tests.unit.access.test_token_keys_jwks import document
+from tests.unit.access.test_token_keys_jwks_http import answering, ok
 
 if TYPE_CHECKING:
     from pathlib import Path

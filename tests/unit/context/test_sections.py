@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.context.sections import Passage, build_prompt
-from reasond_server.demo.prompt import read_prompt
+from reasond_server.demo.reply_writer import read_prompt
 from reasond_server.llm.model import Role
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"

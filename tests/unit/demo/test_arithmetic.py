@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.demo.arithmetic import NotArithmeticError, evaluate
-from reasond_server.demo.numerals import UncomputableError
+from reasond_server.demo.arithmetic import NotArithmeticError, UncomputableError, evaluate
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.demo.arithmetic import UncomputableError, show_money
 from reasond_server.demo.computation import read_interest
-from reasond_server.demo.numerals import UncomputableError, show_money
 
 
 @pytest.mark.parametrize(

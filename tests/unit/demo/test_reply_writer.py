@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.demo.prompt import Prompt
-from reasond_server.demo.reply_writer import NO_FINDINGS, REFUSAL, SILENCE, write_reply
+from reasond_server.demo.reply_writer import NO_FINDINGS, REFUSAL, SILENCE, Prompt, write_reply
 from reasond_server.llm.counting import WordPieceCounter
 
 COUNTER = WordPieceCounter()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from reasond_server.context.fences import fence
 from reasond_server.context.scores import read_points, read_score
 from reasond_server.demo import DemoModel
-from reasond_server.demo.prompt import read_prompt
-from reasond_server.demo.reply_writer import ON_THE_WAY, RIGHT, WRONG, judge
+from reasond_server.demo.reply_writer import ON_THE_WAY, RIGHT, WRONG, judge, read_prompt
 from reasond_server.llm.model import Message, Role
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.types import FinishReason, TreeOfThoughtMetrics

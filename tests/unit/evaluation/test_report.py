@@ -5,12 +5,10 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING
 
-from reasond_server.evaluation.choosing import choose, write_choices
 from reasond_server.evaluation.items import Grader, Item
-from reasond_server.evaluation.report import build_report, draw_picture, write_markdown
-from reasond_server.evaluation.trials import Trial
-from reasond_server.evaluation.ways import read_way
-from reasond_server.types.choices import TaskForm
+from reasond_server.evaluation.report import build_report, choose, draw_picture, write_choices, write_markdown
+from reasond_server.evaluation.trials import Trial, read_way
+from reasond_server.types.tasks import TaskForm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +73,7 @@ def test_the_picture_has_each_way_at_its_place() -> None:
 
 def test_the_page_names_wrong_answers_with_their_executions_and_divides_by_kind() -> None:
     report = build_report(ITEMS, WAYS, make_trials([20, 35, 20], [100, 400, 150]), wanted=150)
-    page = write_markdown(report, title="set.jsonl", told=["a fact"])
+    page = write_markdown(report, title="set.jsonl", circumstances=["a fact"])
     assert page.startswith("# set.jsonl\n\n- a fact\n\n| way |")
     assert "| **direct** | 20 | 50 | 40.0% (28% to 54%) | 100 | 2.0 | 1.5 | 50% |" in page
     assert "+30.0% (" in page

@@ -14,8 +14,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.evaluation.graders import Graders
 from reasond_server.evaluation.items import Grader, Item
-from reasond_server.evaluation.trials import TokenBudget, Trial, Trials, open_record
-from reasond_server.evaluation.ways import read_way
+from reasond_server.evaluation.trials import TokenBudget, Trial, Trials, open_record, read_way
 from reasond_server.testing import FunctionModel, running_server
 
 if TYPE_CHECKING:

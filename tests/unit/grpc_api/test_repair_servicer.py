@@ -26,9 +26,9 @@ from reasond_server.types.repairs import (
     RepairTask,
     ResultFormat,
     Severity,
+    SourceFile,
     SuiteOutcome,
 )
-from reasond_server.types.snapshots import SourceFile
 from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, get_error, serving
 from tests.unit.repair.scripted import ENTRY, EVENTS, ScriptedRepairs
 

@@ -16,7 +16,7 @@ from reasond.v1.strategies_pb2 import ToolResult as ToolResultMessage
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
-from reasond_server.grpc_api.turn_conversion import build_turn_event_message
+from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.turns.turn_service import TurnCursor, TurnView
 from reasond_server.types import Budget, ToolResult
 from reasond_server.types.turns import (

@@ -12,8 +12,8 @@ import pytest
 
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
-from reasond_server.http_api.endpoint import frames
 from reasond_server.http_api.exchange import Exchange, RequestHeaders
+from reasond_server.http_api.http_app import frames
 from reasond_server.http_api.http_calls import Calls, Gate
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.testing import FunctionModel, Reply

@@ -13,8 +13,7 @@ from pydantic_core import to_json
 from reasond_server.agents.agent_service import CardView
 from reasond_server.agents.directory import RegisteredAgent
 from reasond_server.http_api import json_mapping as mapping
-from reasond_server.http_api.json_kinds import milliseconds, timestamp
-from reasond_server.http_api.json_mapping import list_trace_items
+from reasond_server.http_api.json_mapping import list_trace_items, milliseconds, timestamp
 from reasond_server.reasoning.service import StrategyInfo
 from reasond_server.types import (
     BoundedContextMetrics,
@@ -362,7 +361,7 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         cost_class=CostClass.CONSTANT,
         cost_formula="1",
     )
-    assert mapping.build_strategy_json(info) == {
+    assert mapping.build_kind_json(info) == {
         "name": "quick",
         "description": "Quick.",
         "config_schema": {"type": "object"},
@@ -373,12 +372,12 @@ def test_a_strategy_is_shown_with_its_schema() -> None:
         "cost_class": "constant",
         "cost_formula": "1",
     }
-    assert mapping.build_strategy_json(replace(info, cost_class=None))["cost_class"] is None
+    assert mapping.build_kind_json(replace(info, cost_class=None))["cost_class"] is None
 
 
 def test_a_card_comes_with_its_bytes_and_an_agent_without_its_tenant() -> None:
     view = CardView(card={"name": "a"}, card_json='{"name":"a"}', etag="t", supported_methods=("m",), capabilities=())
-    assert mapping.build_card_json(view) == {
+    assert mapping.build_kind_json(view) == {
         "card": {"name": "a"},
         "card_json": '{"name":"a"}',
         "etag": "t",

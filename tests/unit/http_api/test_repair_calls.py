@@ -10,8 +10,7 @@ import pytest
 
 from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.repair.service.repair_service import RepairCursor
-from reasond_server.types.repairs import RepairGoal, RepairTask
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import RepairGoal, RepairTask, SourceFile
 from tests.unit.grpc_api.test_repair_servicer import PLAN, TASK
 from tests.unit.http_api.test_turn_calls import events_of
 from tests.unit.repair.scripted import ENTRY, REPAIR, STAMP, ScriptedRepairs

@@ -11,7 +11,7 @@ import pytest
 
 from reasond_server.config import ServerSettings, Settings
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.http_api.event_frames import wants_stream
+from reasond_server.http_api.exchange import wants_stream
 from reasond_server.reasoning.views import read_view
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import ExecutionState, Principal

@@ -15,9 +15,8 @@ from reasond_server.errors.request import (
     StrategyRequiredError,
 )
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser
+from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser, OfferedModels
 from reasond_server.strategies.strategy import StrategyConfig
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import Principal, StrategySource, Task

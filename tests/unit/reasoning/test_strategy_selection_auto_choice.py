@@ -11,14 +11,13 @@ from reasond_server.agents.cards import parse_card
 from reasond_server.agents.directory import MemoryAgentDirectory
 from reasond_server.errors.request import InvalidConfigError, StrategyNotFoundError, StrategyRequiredError
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.strategy_selection import Chooser, measure_fit
+from reasond_server.reasoning.strategy_selection import Chooser, OfferedModels, measure_fit
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.testing import FunctionModel, ScriptedModel
 from reasond_server.types import HistoryMessage, Principal, Speaker, StrategySource, Task
-from reasond_server.types.choices import MeasuredChoice, TaskForm
+from reasond_server.types.tasks import MeasuredChoice, TaskForm
 
 if TYPE_CHECKING:
     from reasond_server.reasoning.strategy_selection import Selection

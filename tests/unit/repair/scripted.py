@@ -31,6 +31,7 @@ from reasond_server.types.repairs import (
     CritiqueStep,
     EnvironmentInfo,
     EnvironmentList,
+    FileEntry,
     Finding,
     RankedPatch,
     ReflectionIteration,
@@ -43,12 +44,12 @@ from reasond_server.types.repairs import (
     ResultFormat,
     SandboxLevel,
     Severity,
+    Snapshot,
     ValidationStep,
     Verification,
     VoteResult,
     VoteStep,
 )
-from reasond_server.types.snapshots import FileEntry, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -12,7 +12,7 @@ from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Recovery
 from reasond_server.eventlog.writer import LogWriter
-from reasond_server.reasoning.offered_models import OfferedModels
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.live_runs import RunnerLimits
 from reasond_server.runs.plan import PlanError

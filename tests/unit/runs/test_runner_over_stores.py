@@ -10,8 +10,8 @@ from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.mailbox import Mailbox
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Append, Claim, Lease, Renewal
-from reasond_server.reasoning.offered_models import OfferedModels
 from reasond_server.reasoning.registry import StrategyRegistry
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (

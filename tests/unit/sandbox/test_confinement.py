@@ -15,8 +15,7 @@ from reasond_server.sandbox.confinement import _SYSTEM_FOLDERS, Landlock
 from reasond_server.sandbox.levels import _run_probe
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError
 from reasond_server.sandbox.shepherded import ShepherdedSandbox
-from reasond_server.types.repairs import SandboxLevel
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SandboxLevel, SourceFile
 from tests.sandboxing import ENVIRONMENT, LIMITS, running_sandbox
 
 # Not every system has both.

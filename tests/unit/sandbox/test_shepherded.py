@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 from tests.sandboxing import (
     ENVIRONMENT,
     FOLDERS,

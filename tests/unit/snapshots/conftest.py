@@ -10,7 +10,7 @@ import pytest
 from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
 from reasond_server.snapshots.manifests import build_entries, digest_content
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
-from reasond_server.types.snapshots import FileEntry, Snapshot, SourceFile
+from reasond_server.types.repairs import FileEntry, Snapshot, SourceFile
 from tests.unit.eventlog.stored.conftest import Time
 
 KEPT_S = 3600.0

@@ -15,7 +15,7 @@ from reasond_server.snapshots.manifests import (
     digest_content,
     find_in_files,
 )
-from reasond_server.types.snapshots import FileEntry, SourceFile
+from reasond_server.types.repairs import FileEntry, SourceFile
 
 LIMITS = SnapshotLimits(max_bytes=10_000_000, max_files=20)
 DIGEST = digest_content(b"")

@@ -9,7 +9,7 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.snapshots.manifests import MAX_UPLOAD_BYTES, SnapshotLimits, digest_content
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
 from reasond_server.snapshots.snapshot_store import SnapshotStore
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 from tests.unit.eventlog.stored.conftest import Time
 from tests.unit.snapshots.conftest import entries_of
 

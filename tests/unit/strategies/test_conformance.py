@@ -10,8 +10,8 @@ from reasond_server.llm.model import Role
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.testing import FunctionPrograms, Reply, StrategyConformance
 from reasond_server.tools.calculator import Calculator
+from reasond_server.tools.execution import Tools
 from reasond_server.tools.programs import ProgramResult
-from reasond_server.tools.source import Tools
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:

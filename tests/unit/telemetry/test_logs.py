@@ -14,10 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.telemetry.logs import JsonHandler, build_human_formatter, build_json_formatter, configure, emit_line
+from reasond_server.telemetry.logs import (
+    JsonHandler,
+    build_human_formatter,
+    build_json_formatter,
+    configure,
+    emit_line,
+    redact,
+)
 from reasond_server.telemetry.propagation import parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
-from reasond_server.telemetry.scrubbing import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.testing import Reply
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.turns.fold import fold
 from reasond_server.turns.handoff import check_reentry
 from reasond_server.turns.next_step import Finish, RunTools, choose_step

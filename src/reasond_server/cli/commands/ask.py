@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import mimetypes
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +13,7 @@ import typer
 from reasond import Budget
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
-from reasond_server.cli.options import AsEvents, Timeout, Verbose, call_server, parse_cursor, parse_setting
+from reasond_server.cli.options import AsEvents, Environ, Timeout, Verbose, command, parse_cursor, parse_setting
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.run import HumanOutput, RunOutput
@@ -22,7 +21,6 @@ from reasond_server.cli.terminal import choose_stream, write
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import BinaryIO
 
     from reasond import Client, ReasoningStream, ReasonIterationsResponse
@@ -78,9 +76,8 @@ _CANCEL_LIMIT_S = 5.0
 _STDIN = "-"
 
 
-@app.command("ask", context_settings={"allow_extra_args": True})
-@call_server(timeout=Timeout)
-def _ask(
+@command(app, "ask", timeout=Timeout, context_settings={"allow_extra_args": True})
+def ask(
     context: typer.Context,
     query: Query = None,
     *,
@@ -96,9 +93,10 @@ def _ask(
     stop: Stop = None,
     max_output_tokens: MaxOutputTokens = None,
     connection: ConnectionOptions,
+    environ: Environ,
     keep_running: KeepRunning = False,
     resume: ResumePoint = None,
-    verbose: Verbose = False,
+    is_verbose: Verbose = False,
     as_json: AsEvents = False,
 ) -> ExitCode:
     """Ask a question and watch it being worked out; Ctrl-C cancels the run.
@@ -124,7 +122,21 @@ def _ask(
         is_kept_running=keep_running,
         resume=resume,
     )
-    return ask(request, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose)
+    live = LiveConsole(choose_stream(), is_verbose=is_verbose)
+    viewer: RunOutput = _JsonOutput() if as_json else HumanOutput(live, query or "")
+    with connect(connection, environ, has_result=lambda: viewer.has_result) as client:
+        stream = _open_stream(request, client, wants_deltas=viewer.wants_deltas)
+        try:
+            with viewer.display(), stream:
+                viewer.follow(stream)
+        except KeyboardInterrupt:
+            with contextlib.suppress(KeyboardInterrupt):
+                _cancel_or_leave(client, stream, viewer, is_kept_running=keep_running)
+            return ExitCode.INTERRUPTED
+        finally:
+            # The stream of a failed run delivers a partial result before the call raises: it is shown too.
+            viewer.finish()
+        return viewer.exit_code
 
 
 @value
@@ -145,36 +157,6 @@ class AskRequest:
     max_output_tokens: int | None
     is_kept_running: bool
     resume: str | None
-
-
-def ask(
-    request: AskRequest,
-    *,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
-) -> ExitCode:
-    """Send `request` and show the run; return the exit code for its finish reason.
-
-    Raises:
-        CommandError: an option is wrong, or the call failed.
-    """
-    live = LiveConsole(choose_stream(), is_verbose=is_verbose)
-    viewer: RunOutput = _JsonOutput() if as_json else HumanOutput(live, request.query or "")
-    with connect(connection, environ, has_result=lambda: viewer.has_result) as client:
-        stream = _open_stream(request, client, wants_deltas=viewer.wants_deltas)
-        try:
-            with viewer.display(), stream:
-                viewer.follow(stream)
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                _cancel_or_leave(client, stream, viewer, is_kept_running=request.is_kept_running)
-            return ExitCode.INTERRUPTED
-        finally:
-            # The stream of a failed run delivers a partial result before the call raises: it is shown too.
-            viewer.finish()
-        return viewer.exit_code
 
 
 def _cancel_or_leave(client: Client, stream: ReasoningStream, viewer: RunOutput, *, is_kept_running: bool) -> None:

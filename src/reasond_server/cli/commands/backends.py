@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,15 +11,14 @@ import typer
 
 from reasond_server.assembly.backends import read_backend_options
 from reasond_server.cli.model_servers import examine, format_section, name_section
-from reasond_server.cli.options import AsJson, Config, describe_source, end
+from reasond_server.cli.options import AsJson, Config, Environ, command, describe_source
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, fit_line, sanitize, write
 from reasond_server.config import choose_provider, load
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from reasond_server.config import LoadedSettings
     from reasond_server.llm.openai.backend_options import BackendOptions
@@ -34,8 +32,8 @@ _EVIDENCE_WIDTH = 100
 _HEADER: Final = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?")
 
 
-@backends.command("check", short_help="Probe a model server and print the TOML that describes it.")
-def _check(
+@command(backends, "check", short_help="Probe a model server and print the TOML that describes it.")
+def check(
     name: Annotated[str, typer.Argument(help="One of [llm.backends]; left out: [llm] itself.")] = "",
     *,
     config: Config = None,
@@ -43,20 +41,11 @@ def _check(
         float, typer.Option(metavar="SECONDS", min=0.5, max=600, help="Longest time for one of the calls.")
     ] = 20.0,
     as_json: AsJson = False,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Probe a model server with some twenty short calls: what holds, how that was seen, and the TOML to paste.
 
     Exit 0 if the profile in use says the same, 6 if there is something to paste or the server fails.
-    """
-    end(lambda: check(name, config=config, environ=os.environ, limit_s=limit, as_json=as_json))
-
-
-def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s: float, as_json: bool) -> ExitCode:
-    """Probe the backend `name` ("" for [llm] itself) and print its capabilities; OK if its profile declares the same.
-
-    Raises:
-        SettingsError: the configuration is invalid, or has no such backend.
-        CommandError: the backend cannot be probed.
     """
     loaded = load(config, environ)
     if not name and choose_provider(loaded.settings, environ) == "demo":
@@ -66,7 +55,7 @@ def check(name: str, *, config: Path | None, environ: Mapping[str, str], limit_s
             code=ExitCode.BAD_REQUEST,
         )
     options = read_backend_options(loaded.settings, environ, name)
-    report = examine(options, limit_s=limit_s)
+    report = examine(options, limit_s=limit)
     llm = loaded.settings.llm
     toml = format_section(options, report, llm.backends[name] if name else llm)
     if as_json:

@@ -8,6 +8,7 @@ The repair runs in a real sandbox.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import logging
@@ -25,12 +26,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from reasond_server.cli.examples import Endpoints, find_program, format_exports, list_calls, list_turn_calls
-from reasond_server.cli.options import Verbose, end
+from reasond_server.cli.options import Verbose, command
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from importlib.resources.abc import Traversable
 
     from reasond import (
@@ -58,7 +59,6 @@ _ENVIRON: Final = MappingProxyType(
         "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
         "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
         "REASOND__LLM__PROVIDER": "demo",
-        "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]',
     }
 )
 _SERVED: Final = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")
@@ -77,8 +77,8 @@ _REPAIR_CONFIG: Final = MappingProxyType(
 )
 
 
-@app.command("demo")
-def _demo(
+@command(app, "demo")
+def run(
     *,
     turn: Annotated[bool, typer.Option("--turn", help="Only the turn: tools, a hand-off and an approval.")] = False,
     repair: Annotated[
@@ -91,41 +91,40 @@ def _demo(
             help="Keep the server, so that a browser can show the runs, until Ctrl-C; left out: on a terminal.",
         ),
     ] = None,
-    verbose: Verbose = False,
-) -> None:
+    is_verbose: Verbose = False,
+) -> ExitCode:
     """Start a server with the embedded model; watch it find an answer in a long book and work on a turn with tools."""
     is_kept = sys.stdin.isatty() and sys.stdout.isatty() if keep is None else keep
-    if repair:
-        end(lambda: run_repair(is_verbose=verbose, is_kept=is_kept))
-    end(lambda: run(is_only_turn=turn, is_verbose=verbose, is_kept=is_kept))
-
-
-def run(*, is_only_turn: bool = False, is_verbose: bool = False, is_kept: bool = False) -> ExitCode:
-    """Run the whole demo, or only its turn; with `is_kept` the server stays until Ctrl-C.
-
-    `is_verbose` shows each line on a terminal, too.
-
-    Raises:
-        CommandError: the server gave no answer.
-    """
-    _say("reasond demo: a server with the embedded model; no key and no network is needed")
     begun = time.monotonic()
-    asyncio.run(_demonstrate(begun, is_only_turn=is_only_turn, is_verbose=is_verbose, is_kept=is_kept))
+    if repair:
+        write("reasond demo: starting a server with the embedded model; no key and no network is needed")
+        asyncio.run(_demonstrate_repair(begun, is_verbose=is_verbose, is_kept=is_kept))
+    else:
+        write("reasond demo: a server with the embedded model; no key and no network is needed")
+        asyncio.run(_demonstrate(begun, is_only_turn=turn, is_verbose=is_verbose, is_kept=is_kept))
     return ExitCode.OK
 
 
-async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is_kept: bool) -> None:
+@contextlib.asynccontextmanager
+async def _serving(environ: Mapping[str, str]) -> AsyncGenerator[Listening]:
+    """Run a server with the settings of `environ` alone."""
     from reasond_server.assembly.app import Server
     from reasond_server.config import load
     from reasond_server.telemetry.logs import configure
 
     configure(sys.stderr, is_human=True, level=logging.WARNING)
-    server = Server(load(Path(os.devnull), _ENVIRON), environ=_ENVIRON, dev=True)
-    listening = await server.start()
+    server = Server(load(Path(os.devnull), environ), environ=environ, dev=True)
     try:
-        _say(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
+        yield await server.start()
+    finally:
+        await server.stop()
+
+
+async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is_kept: bool) -> None:
+    async with _serving({**_ENVIRON, "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]'}) as listening:
+        write(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
         if is_kept:
-            _say(f"its page for a browser, until you press Ctrl-C: {listening.console_link}")
+            write(f"its page for a browser, until you press Ctrl-C: {listening.console_link}")
         if not is_only_turn:
             await _read_the_book(listening, is_verbose=is_verbose)
             await _ask_over_http(listening)
@@ -133,13 +132,11 @@ async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is
         _show_calls(is_only_turn=is_only_turn)
         if is_kept:
             await keep_serving(listening)
-    finally:
-        await server.stop()
 
 
 async def keep_serving(listening: Listening) -> None:
     """Print the address at which a browser shows the runs, and wait for SIGINT or SIGTERM."""
-    _say(f"\nSee these runs in a browser, until Ctrl-C:\n  {listening.console_link}")
+    write(f"\nSee these runs in a browser, until Ctrl-C:\n  {listening.console_link}")
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,15 +151,15 @@ async def _read_the_book(listening: Listening, *, is_verbose: bool) -> None:
     from reasond_server.cli.show.run import RunDisplay
 
     book = resources.files("reasond_server").joinpath(FILE).read_text("utf-8")
-    _say(f"\n1. {_TITLE}: {len(book):,} characters,")
-    _say("   far more than one window holds. Read window by window, streamed over gRPC:")
-    _say(f"   {QUESTION}\n")
+    write(f"\n1. {_TITLE}: {len(book):,} characters,")
+    write("   far more than one window holds. Read window by window, streamed over gRPC:")
+    write(f"   {QUESTION}\n")
     live = LiveConsole(sys.stdout, is_verbose=is_verbose)
     if live.is_folding:
-        _say("   Each window gets the notes of the one before it, not the text. New notes:\n")
+        write("   Each window gets the notes of the one before it, not the text. New notes:\n")
     else:
-        _say("   A line per window: how full it is, tokens in and out, time; then the notes that the next")
-        _say("   window gets instead of the text: tokens before -> after shortening, and what is new.\n")
+        write("   A line per window: how full it is, tokens in and out, time; then the notes that the next")
+        write("   window gets instead of the text: tokens before -> after shortening, and what is new.\n")
     display = RunDisplay(live, is_kept=False)
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         stream = client.reason_iterations(QUESTION, material=book, strategy="bounded_context", config=_CONFIG)
@@ -176,7 +173,7 @@ async def _read_the_book(listening: Listening, *, is_verbose: bool) -> None:
     if result is None or not result.answer:
         raise CommandError("The run ended without an answer")
     display.print_answer(result)
-    _say(_find_answer(result, book))
+    write(_find_answer(result, book))
     display.print_figures(result)
 
 
@@ -191,14 +188,14 @@ def _find_answer(result: Reasoning, book: str) -> str:
 
 async def _ask_over_http(listening: Listening) -> None:
     """Ask a short question over JSON-RPC with nothing but HTTP, and show the answer."""
-    _say(f"\n2. The same service over JSON-RPC, with plain HTTP:\n   {SHORT_QUESTION}\n")
+    write(f"\n2. The same service over JSON-RPC, with plain HTTP:\n   {SHORT_QUESTION}\n")
     try:
         response = await asyncio.to_thread(_post, listening)
         result = response["result"]
         answer, strategy, spent = result["answer"], result["strategy_used"], result["metrics"]["total_tokens"]
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         raise CommandError(f"JSON-RPC gave no answer ({type(error).__name__})") from None
-    _say(f"{answer}\n\n{strategy}, {spent:,} tokens")
+    write(f"{answer}\n\n{strategy}, {spent:,} tokens")
 
 
 def _post(listening: Listening) -> dict[str, Any]:
@@ -218,7 +215,7 @@ async def _run_turn(listening: Listening, *, number: int, is_verbose: bool) -> N
     """Run a turn with tools over gRPC."""
     from reasond import AsyncClient
 
-    _say(f"\n{number}. A turn of a conversation, in which the model calls tools:")
+    write(f"\n{number}. A turn of a conversation, in which the model calls tools:")
     async with AsyncClient(listening.grpc, token=listening.token, timeout_s=_LIMIT_S) as client:
         await show_turn(client, is_verbose=is_verbose)
 
@@ -226,25 +223,20 @@ async def _run_turn(listening: Listening, *, number: int, is_verbose: bool) -> N
 def _show_calls(*, is_only_turn: bool) -> None:
     """Print the same calls for every client, to be used with a long-running server."""
     number = 2 if is_only_turn else 4
-    _say(f"\n{number}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
-    _say("   prints its page for a browser and an export line with its token. `reasond init`")
-    _say("   writes a config.toml for a model of your own. Paste the export line elsewhere, then:\n")
-    _say(f"  {format_exports(_SERVED, '<the token that serve prints>')}")
+    write(f"\n{number}. Now you: `make serve`, or `reasond serve --dev`, keeps a server running and")
+    write("   prints its page for a browser and an export line with its token. `reasond init`")
+    write("   writes a config.toml for a model of your own. Paste the export line elsewhere, then:\n")
+    write(f"  {format_exports(_SERVED, '<the token that serve prints>')}")
     if not is_only_turn:
         for name, command in list_calls(SHORT_QUESTION, _SERVED):
-            _say(f"  # {name}\n  {command}")
-        _say(f"  # the turn, for every client: {find_program('reasond')} demo --turn")
+            write(f"  # {name}\n  {command}")
+        write(f"  # the turn, for every client: {find_program('reasond')} demo --turn")
         return
     for name, command in list_turn_calls(REQUEST, book_title.__name__, book_title(), _SERVED):
-        _say(f"  # {name}\n  {command}")
+        write(f"  # {name}\n  {command}")
     result = shlex.quote(json.dumps(book_title()))
-    _say("  # grpcurl and curl stop at the hand-off; whoever knows the result of c2 goes on:")
-    _say(f"  {find_program('reasond')} turns resolve TURN_ID --result c2={result}")
-
-
-def _say(text: str) -> None:
-    # To stdout even if that is a pipe: this text is the output of the demo; the steps of `ask` are not its output.
-    write(text)
+    write("  # grpcurl and curl stop at the hand-off; whoever knows the result of c2 goes on:")
+    write(f"  {find_program('reasond')} turns resolve TURN_ID --result c2={result}")
 
 
 def book_title() -> str:  # named so: it is the name of the tool
@@ -311,17 +303,6 @@ def _describe_call(pending: PendingCall) -> str:
     return f"the demo runs its own function {pending.call.tool}, and sends the result"
 
 
-def run_repair(*, is_verbose: bool = False, is_kept: bool = False) -> ExitCode:
-    """Run the demo of a repair; with `is_kept` the server stays until Ctrl-C, `is_verbose` shows each line, too.
-
-    Raises:
-        CommandError: no sandbox works here, or the project was not repaired.
-    """
-    write("reasond demo: starting a server with the embedded model; no key and no network is needed")
-    asyncio.run(_demonstrate_repair(time.monotonic(), is_verbose=is_verbose, is_kept=is_kept))
-    return ExitCode.OK
-
-
 def read_project() -> tuple[Mapping[str, str], str]:
     """Return the files of the bundled project by path, and the held-out tests, which are none of them.
 
@@ -345,21 +326,11 @@ def _read_folder(folder: Traversable, path: PurePosixPath) -> Mapping[str, str]:
 
 
 async def _demonstrate_repair(begun: float, *, is_verbose: bool, is_kept: bool) -> None:
-    from reasond_server.assembly.app import Server
-    from reasond_server.config import load
-    from reasond_server.telemetry.logs import configure
-
-    configure(sys.stderr, is_human=True, level=logging.WARNING)
-    environ = list_variables()
-    server = Server(load(Path(os.devnull), environ), environ=environ, dev=True)
-    listening = await server.start()
-    try:
+    async with _serving(list_variables()) as listening:
         write(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}\n")
         result = await _repair(listening, is_verbose=is_verbose)
         if is_kept:
             await keep_serving(listening)
-    finally:
-        await server.stop()
     if not result.is_accepted:
         raise CommandError("The project was not repaired")
     write("\nNow you: `reasond serve --dev` with [repair] enabled and an environment for your tests, then")
@@ -369,9 +340,7 @@ async def _demonstrate_repair(begun: float, *, is_verbose: bool, is_kept: bool) 
 def list_variables() -> Mapping[str, str]:
     """Return the settings of the demo, the same everywhere; only the interpreter of the tests is found."""
     settings = {
-        "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
-        "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
-        "REASOND__LLM__PROVIDER": "demo",
+        **_ENVIRON,
         "REASOND__REPAIR__ENABLED": "true",
         "REASOND__REPAIR__ENVIRONMENTS__PYTHON__PRESET": "python",
         "REASOND__REPAIR__ENVIRONMENTS__PYTHON__FORMAT": "tap",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import platform
 import socket
 import sqlite3
@@ -14,12 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from reasond_server.assembly.repair_engines import examine_engine
-from reasond_server.assembly.sandboxes import open_sandboxes
+from reasond_server.assembly.backends import build_tools, read_mcp_options
 from reasond_server.assembly.stores import examine_stores
-from reasond_server.assembly.toolsets import build_tools, read_mcp_options
+from reasond_server.assembly.workshops import examine_engine, open_sandboxes
 from reasond_server.base.addresses import split_address
-from reasond_server.cli.options import Config, describe_source, end
+from reasond_server.cli.options import Config, Environ, command, describe_source
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.startup_checks import require_startable
 from reasond_server.cli.terminal import sanitize, write
@@ -58,12 +56,6 @@ _EXTRAS = {
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")
 
 
-@app.command("doctor")
-def _doctor(*, config: Config = None) -> None:
-    """Examine this machine and the configuration; exit 1 if something would keep reasond from working."""
-    end(lambda: examine(config, environ=os.environ))
-
-
 @value
 class Diagnosis:
     """The result of one check: its state, and a remedy unless the check passed."""
@@ -74,8 +66,9 @@ class Diagnosis:
     remedy: str = ""
 
 
-def examine(config: Path | None, *, environ: Mapping[str, str]) -> ExitCode:
-    """Print all findings; return a failure code if one of them is a failure."""
+@command(app, "doctor")
+def examine(config: Config = None, *, environ: Environ) -> ExitCode:
+    """Examine this machine and the configuration; exit 1 if something would keep reasond from working."""
     worst = ExitCode.OK
     for finding in _list_findings(config, environ):
         write(format_diagnosis(finding))
@@ -277,18 +270,18 @@ def _examine_store(settings: Settings) -> Diagnosis:
 def _examine_start(config: Path | None, environ: Mapping[str, str]) -> Diagnosis:
     """Return whether `serve` would start, with or without --dev."""
     refusals = {}
-    for command, is_dev in (("serve", False), ("serve --dev", True)):
+    for words, is_dev in (("serve", False), ("serve --dev", True)):
         try:
             require_startable(config, environ, is_dev=is_dev)
         except SettingsError as error:
             found = [f"{one.field} {one.description}" for one in error.violations]
-            refusals[command] = "; ".join(found) or error.full_message
+            refusals[words] = "; ".join(found) or error.full_message
     if not refusals:
         return Diagnosis(level="ok", subject="serve", text="`reasond serve` would start, with --dev as well")
     return Diagnosis(
         level="fail" if len(refusals) > 1 else "warn",
         subject="serve",
-        text=" and ".join(f"`reasond {command}`" for command in refusals) + " would refuse to start",
+        text=" and ".join(f"`reasond {words}`" for words in refusals) + " would refuse to start",
         remedy=next(iter(refusals.values())),
     )
 

@@ -1,38 +1,131 @@
-"""`reasond eval`: asks the questions of a set in several ways and says which way is worth its tokens."""
+"""`reasond eval`: asks the questions of a set in several ways, shows how far it is, and which way is worth most."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
 
 from reasond import AsyncClient
 from reasond_server.cli.connection import ConnectionOptions, build_environment, convert_errors, find_target
-from reasond_server.cli.options import call_server
+from reasond_server.cli.options import Environ, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
-from reasond_server.cli.show.evaluation import EvalDisplay, show_report
-from reasond_server.cli.terminal import choose_stream, write
-from reasond_server.evaluation.choosing import choose, write_choices
-from reasond_server.evaluation.graders import Graders
+from reasond_server.cli.terminal import choose_stream, fit_line, make_console, sanitize, write
+from reasond_server.evaluation.graders import Graders, ModelJudge
 from reasond_server.evaluation.items import Grader, read_items
-from reasond_server.evaluation.model_judge import ModelJudge
-from reasond_server.evaluation.report import build_report, write_markdown
-from reasond_server.evaluation.trials import DEFAULT_ITEM_TOKENS, TokenBudget, Trials, open_record
-from reasond_server.evaluation.ways import read_way, require_different
+from reasond_server.evaluation.report import (
+    build_report,
+    choose,
+    describe_comparison,
+    describe_wrong,
+    draw_picture,
+    write_choices,
+    write_markdown,
+)
+from reasond_server.evaluation.trials import (
+    DEFAULT_ITEM_TOKENS,
+    TokenBudget,
+    Trials,
+    open_record,
+    read_way,
+    require_different,
+)
 from reasond_server.tools.programs import NO_PROGRAMS
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from typing import TextIO
 
     from reasond_server.evaluation.items import Item
-    from reasond_server.evaluation.trials import Trial
-    from reasond_server.evaluation.ways import Way
+    from reasond_server.evaluation.report import EvalReport, Row
+    from reasond_server.evaluation.trials import StrategySetup, Trial
     from reasond_server.tools.programs import ProgramRunner
+
+_EVERY_S: Final = 5.0
+_SHOWN_WRONG: Final = 5
+_WIDTH: Final = 110
+_HEAD: Final = ("", "way", "right", "share", "95 %", "tokens", "calls", "seconds", "cached", "failed")
+
+
+class EvalDisplay:
+    """Writes a line every few seconds: how many trials have ended, how many are right, and the tokens so far."""
+
+    def __init__(self, stream: TextIO, wanted: int) -> None:
+        self._stream = stream
+        self._wanted = wanted
+        self._ended = self._right = self._tokens = 0
+        self._told_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._ended:
+            self._write()
+
+    def note(self, trial: Trial) -> None:
+        """Count a trial that has ended."""
+        self._ended += 1
+        self._right += trial.is_right
+        self._tokens += trial.tokens
+        if time.monotonic() - self._told_s >= _EVERY_S:
+            self._told_s = time.monotonic()
+            self._write()
+
+    def _write(self) -> None:
+        self._stream.write(
+            f"{self._ended:,} of {self._wanted:,} trials, {self._right:,} right, {self._tokens:,} tokens\n"
+        )
+        self._stream.flush()
+
+
+def show_report(report: EvalReport, *, stream: TextIO) -> None:
+    """Print the table, the picture and the first wrong answers of each way."""
+    console = make_console(stream)
+    for line in _align([_HEAD, *map(_list_cells, report.rows)]):
+        console.print(line)
+    for row in report.rows:
+        if row.comparison is not None:
+            against = describe_comparison(row.comparison)
+            console.print(f"{row.way} against {report.rows[0].way}: {against}; p = {row.comparison.p:.2g}")
+    for line in draw_picture(report.rows):
+        console.print(line)
+    questions = {item.item_id: item for item in report.items}
+    for row in report.rows:
+        wrong = [trial for trial in report.trials if trial.way == row.way and not trial.is_right]
+        if wrong:
+            console.print(f"wrong with {row.way}: {len(wrong):,}; `reasond executions show ID` has the steps")
+        for trial in wrong[:_SHOWN_WRONG]:
+            console.print(f"  {fit_line(sanitize(describe_wrong(trial, questions[trial.item_id])), _WIDTH)}")
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the rows with columns as wide as their widest cell; figures stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for mark, way, *figures in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[2:], strict=True)]
+        yield "  ".join([f"{mark:{widths[0]}}", f"{way:{widths[1]}}", *cells]).rstrip()
+
+
+def _list_cells(row: Row) -> list[str]:
+    return [
+        f"[{row.letter}]" if row.is_efficient else row.letter,
+        row.way,
+        f"{row.right} of {row.n}",
+        f"{row.share:.1%}",
+        f"{row.interval.low:.0%}-{row.interval.high:.0%}",
+        f"{row.tokens:,.0f}",
+        f"{row.calls:.1f}",
+        f"{row.seconds:.1f}",
+        f"{row.cached_share:.0%}",
+        str(row.failed) if row.failed else "",
+    ]
+
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -92,9 +185,8 @@ TimeLimit = Annotated[
 ]
 
 
-@app.command("eval")
-@call_server(timeout=TimeLimit)
-def _eval(
+@command(app, "eval", timeout=TimeLimit)
+def evaluate(
     set_file: SetFile,
     *,
     way: WayNames = None,
@@ -111,6 +203,7 @@ def _eval(
     choose_file: ChoiceFile = None,
     loss: Loss = 0.02,
     connection: ConnectionOptions,
+    environ: Environ,
 ) -> ExitCode:
     """Ask every question of SET in each way, grade the answers, and compare accuracy, tokens and time.
 
@@ -126,58 +219,22 @@ def _eval(
         record=record or set_file.with_name(f"{set_file.name}.trials.jsonl"),
         judge=judge,
     )
-    return evaluate(
-        request, connection=connection, environ=os.environ, report_file=report, choice_file=choose_file, loss=loss
-    )
-
-
-@value
-class EvalRequest:
-    """What is asked, in which ways, within which budget, and the file of what has ended."""
-
-    items: Sequence[Item]
-    ways: Sequence[Way]
-    title: str
-    repeats: int
-    at_once: int
-    budget: TokenBudget
-    record: Path
-    judge: str | None
-
-
-def evaluate(
-    request: EvalRequest,
-    *,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    report_file: Path | None,
-    choice_file: Path | None,
-    loss: float,
-) -> ExitCode:
-    """Make the trials, print the comparison and write the files that are asked for.
-
-    Returns LIMIT if the budget ended before all questions were asked.
-
-    Raises:
-        CommandError: an option is wrong, or the server refuses every call.
-    """
     require_different(request.ways)
     if len(request.ways) > _MOST_WAYS:
         raise usage_error(f"{len(request.ways)} ways are too many", f"Compare at most {_MOST_WAYS} at a time.")
     with convert_errors(find_target(connection, environ)):
         evaluated = asyncio.run(_run(request, connection, environ))
     trials = evaluated.trials
-    wanted = len(request.items) * len(request.ways) * request.repeats
+    wanted = len(request.items) * len(request.ways) * repeats
     found = build_report(request.items, request.ways, trials, wanted=wanted)
     show_report(found, stream=choose_stream())
     if evaluated.judged_tokens:
         write(f"judging took {evaluated.judged_tokens:,} tokens more")
-    if report_file is not None:
-        _write_file(
-            report_file, write_markdown(found, title=request.title, told=_list_circumstances(request, evaluated))
-        )
-    if choice_file is not None:
-        _write_choices(choice_file, request, trials, loss=loss)
+    if report is not None:
+        facts = _list_circumstances(request, evaluated)
+        _write_file(report, write_markdown(found, title=request.title, circumstances=facts))
+    if choose_file is not None:
+        _write_choices(choose_file, request, trials, loss=loss)
     if len(trials) < wanted:
         warn(
             f"the budget of {request.budget.most or 0:,} tokens ended after {len(trials):,} of {wanted:,} trials; "
@@ -185,6 +242,20 @@ def evaluate(
         )
         return ExitCode.LIMIT
     return ExitCode.OK
+
+
+@value
+class EvalRequest:
+    """What is asked, in which ways, within which budget, and the file of what has ended."""
+
+    items: Sequence[Item]
+    ways: Sequence[StrategySetup]
+    title: str
+    repeats: int
+    at_once: int
+    budget: TokenBudget
+    record: Path
+    judge: str | None
 
 
 @value
@@ -220,7 +291,7 @@ async def _run(request: EvalRequest, connection: ConnectionOptions, environ: Map
                 at_once=request.at_once,
                 budget=request.budget,
                 timeout_s=connection.timeout_s or 600.0,
-                told=display.note,
+                on_trial=display.note,
             )
             return Evaluated(trials=await trials.run(), judged_tokens=judge.tokens, model=served)
 
@@ -231,7 +302,7 @@ async def _open_programs(items: Sequence[Item]) -> AsyncIterator[ProgramRunner]:
     if not any(item.grader is Grader.PYTHON for item in items):
         yield NO_PROGRAMS
         return
-    from reasond_server.assembly.sandboxes import open_python_programs  # noqa: PLC0415 - most sets need no sandbox
+    from reasond_server.assembly.workshops import open_python_programs  # noqa: PLC0415 - most sets need no sandbox
 
     async with open_python_programs() as programs:
         yield programs
@@ -246,8 +317,8 @@ def _list_circumstances(request: EvalRequest, evaluated: Evaluated) -> Sequence[
 
 
 def _write_choices(file: Path, request: EvalRequest, trials: Sequence[Trial], *, loss: float) -> None:
-    chosen, told = choose(request.items, request.ways, trials, loss=loss)
-    for sentence in told:
+    chosen, reasons = choose(request.items, request.ways, trials, loss=loss)
+    for sentence in reasons:
         warn(f"nothing is chosen for tasks of the form {sentence}")
     if not chosen:
         raise usage_error("nothing can be chosen", "Ask more questions; see `reasond eval --help`.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 
 from reasond import ExecutionState, FollowExecutionResponse, TraceView
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import AsEvents, AsJson, Timeout, Verbose, call_server
+from reasond_server.cli.options import AsEvents, AsJson, Environ, Timeout, Verbose, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.show.figures import format_cost, summarize
 from reasond_server.cli.show.live import LiveConsole
@@ -19,10 +18,9 @@ from reasond_server.cli.show.repair import RepairDisplay
 from reasond_server.cli.show.run import HumanOutput, RunLines
 from reasond_server.cli.show.turn import TurnDisplay
 from reasond_server.cli.terminal import choose_stream, fit_line, get_enum_name, sanitize, write
-from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from reasond import Execution, GetExecutionResponse
 
@@ -41,9 +39,8 @@ _STATES = {
 }
 
 
-@executions.command("list", short_help="List executions, newest first.")
-@call_server()
-def _list(
+@command(executions, "list", short_help="List executions, newest first.")
+def list_executions(
     *,
     strategy: Annotated[str, typer.Option(metavar="NAME", help="Only executions of this strategy.")] = "",
     state: Annotated[
@@ -55,96 +52,42 @@ def _list(
         str, typer.Option(metavar="TEXT", help="Only with this in id, question, outcome, client or model.")
     ] = "",
     connection: ConnectionOptions,
+    environ: Environ,
     as_json: AsJson = False,
 ) -> ExitCode:
     """List the caller's tasks and repairs, newest first: those that began at --since or later, and before --until."""
-    query = ExecutionQuery(strategy=strategy, state=state, since=since, until=until, text=text)
-    return list_executions(query, connection=connection, environ=os.environ, as_json=as_json)
-
-
-@executions.command("show", short_help="Show what an execution was asked, and its result.")
-@call_server()
-def _show(
-    execution_id: ExecutionId,
-    *,
-    connection: ConnectionOptions,
-    as_json: AsJson = False,
-) -> ExitCode:
-    """Show an execution of a task: its question, its steps, its figures and its answer."""
-    return show_execution(execution_id, connection=connection, environ=os.environ, as_json=as_json)
-
-
-@executions.command("follow", short_help="Observe an execution of any kind.")
-@call_server(timeout=Timeout)
-def _follow(
-    execution_id: ExecutionId,
-    *,
-    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, help="Event to begin after.")] = 0,
-    connection: ConnectionOptions,
-    verbose: Verbose = False,
-    as_json: AsEvents = False,
-) -> ExitCode:
-    """Observe a task, a turn or a repair to its end; leaving by Ctrl-C changes nothing for it."""
-    return follow(execution_id, after, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose)
-
-
-@value
-class ExecutionQuery:
-    """The filters of the command line; the times are text."""
-
-    strategy: str = ""
-    state: str | None = None
-    since: str | None = None
-    until: str | None = None
-    text: str = ""
-
-
-def list_executions(
-    query: ExecutionQuery, *, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool
-) -> ExitCode:
-    """Print the caller's executions, one per line.
-
-    Raises:
-        CommandError: a filter is wrong, or the call failed.
-    """
-    state = _read_state(query.state)
-    since, until = _read_time(query.since, "--since"), _read_time(query.until, "--until")
+    wanted = _read_state(state)
+    begin, end = _read_time(since, "--since"), _read_time(until, "--until")
     with connect(connection, environ) as client:
         for execution in client.list_executions(
-            strategy=query.strategy, state=state, create_time_after=since, create_time_before=until, text=query.text
+            strategy=strategy, state=wanted, create_time_after=begin, create_time_before=end, text=text
         ):
             write(format_json(execution) if as_json else format_execution(execution))
     return ExitCode.OK
 
 
+@command(executions, "show", short_help="Show what an execution was asked, and its result.")
 def show_execution(
-    execution_id: str, *, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool
+    execution_id: ExecutionId, *, connection: ConnectionOptions, environ: Environ, as_json: AsJson = False
 ) -> ExitCode:
-    """Print an execution with its task and its result.
-
-    Raises:
-        CommandError: the call failed.
-    """
+    """Show an execution of a task: its question, its steps, its figures and its answer."""
     with connect(connection, environ) as client:
         found = client.get_execution(execution_id, trace_view=TraceView.TRACE_VIEW_FULL)
     write(format_json(found) if as_json else "\n".join(_format_details(found)))
     return ExitCode.OK
 
 
+@command(executions, "follow", short_help="Observe an execution of any kind.", timeout=Timeout)
 def follow(
-    execution_id: str,
-    after: int,
+    execution_id: ExecutionId,
+    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, help="Event to begin after.")] = 0,
     *,
     connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
+    environ: Environ,
+    is_verbose: Verbose = False,
+    as_json: AsEvents = False,
 ) -> ExitCode:
-    """Show the events of an execution after `after` to its end, as the command that began it does.
-
-    Raises:
-        CommandError: the call or the execution failed.
-    """
+    """Observe a task, a turn or a repair to its end; leaving by Ctrl-C changes nothing for it."""
     with connect(connection, environ, has_result=bool) as client:
         stream = client.follow_execution(execution_id, after_sequence=after, reconnect=True)
         observer = _ExecutionOutput(LiveConsole(choose_stream(), is_verbose=is_verbose))

@@ -12,7 +12,7 @@ import typer
 
 from reasond_server.assembly.backends import OPENAI_URL, read_backend_options
 from reasond_server.cli.model_servers import examine, format_section, list_models
-from reasond_server.cli.options import end
+from reasond_server.cli.options import Environ, command
 from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.terminal import sanitize, write
 from reasond_server.config import load
@@ -48,7 +48,7 @@ class ModelServer:
     key_env: str = ""
 
 
-@app.command("init", short_help="Write a config.toml for a model server.")
+@command(app, "init", short_help="Write a config.toml for a model server.")
 def _init(
     *,
     url: Annotated[
@@ -60,14 +60,15 @@ def _init(
     limit: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.5, max=600, help="Longest time for one of the calls.")
     ] = 60.0,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Look for a model server on this machine, ask which model, probe it with some twenty calls, and write config.toml.
 
     Options answer the questions. A file that exists is left as it is, and what would be in it is printed.
     """
     wanted = ModelServer(name="", base_url=url, models=[model] if model else [], key_env=key_env)
     choose = _ask if sys.stdin.isatty() else None
-    end(lambda: init(wanted, file, environ=os.environ, limit_s=limit, choose=choose))
+    return init(wanted, file, environ=environ, limit_s=limit, choose=choose)
 
 
 def init(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from reasond_server.cli.options import end
+from reasond_server.cli.options import Environ, command
 from reasond_server.cli.outcome import CommandError, ExitCode, usage_error
 from reasond_server.cli.terminal import write
 from reasond_server.types.values import value
@@ -38,7 +37,7 @@ class ClientSetup:
     after: str = ""
 
 
-@app.command("install", short_help="Print what Codex, Cline, Open WebUI or VS Code need to use a server.")
+@command(app, "install", short_help="Print what Codex, Cline, Open WebUI or VS Code need to use a server.")
 def _install(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="codex, cline, openwebui, vscode or claude.")],
     *,
@@ -49,9 +48,10 @@ def _install(
     is_written: Annotated[
         bool, typer.Option("--write", help="Write the file, if the client has one and it is not there yet.")
     ] = False,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Print what a client needs to use a server; keys are named by their variable and never printed."""
-    end(lambda: install(client, url=url, model=model, home=Path.home() if is_written else None, environ=os.environ))
+    return install(client, url=url, model=model, home=Path.home() if is_written else None, environ=environ)
 
 
 def install(client: str, *, url: str, model: str, home: Path | None, environ: Mapping[str, str]) -> ExitCode:

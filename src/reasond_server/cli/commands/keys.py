@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +12,16 @@ import typer
 from reasond_server.access.api_keys import create_key, find_key_id, hash_key
 from reasond_server.access.permissions import EXECUTE, KNOWN, Roles, find_unknown_permissions
 from reasond_server.assembly.verifiers import build_api_key
-from reasond_server.cli.options import AsJson, Config, end, parse_lifetime
+from reasond_server.cli.options import AsJson, Config, Environ, command, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, sanitize, write
 from reasond_server.config import load
 from reasond_server.config.api_key_file import ApiKeyRow, changing, read_api_keys
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.base import show as show_value
-from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from reasond_server.config import LoadedSettings
@@ -35,8 +33,8 @@ app.add_typer(keys, name="keys")
 _LONGEST_S = 20 * 366 * 86_400
 
 
-@keys.command("create", short_help="Make a key and print it once.")
-def _create(
+@command(keys, "create", short_help="Make a key and print it once.")
+def create(
     *,
     subject: Annotated[str, typer.Option(metavar="NAME", help="Whom the key stands for.")],
     permission: Annotated[
@@ -53,65 +51,23 @@ def _create(
         str, typer.Option(metavar="TIME", help="How long it is valid, such as 12h or 90d; else until it is revoked.")
     ] = "",
     config: Config = None,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Make an API key: its hash goes to the file of [auth] api_keys_file, stdout gets the key alone, and only now."""
-    request = KeyRequest(
-        subject=subject,
-        permissions=tuple(permission or ()),
-        roles=tuple(role or ()),
-        tenant=tenant,
-        lifetime=lifetime,
-    )
-    end(lambda: create(request, config=config, environ=os.environ))
-
-
-@keys.command("list", short_help="List the keys.")
-def _list(*, config: Config = None, as_json: AsJson = False) -> None:
-    """List the API keys with whom they stand for, what they permit and whether they are valid."""
-    end(lambda: show(config=config, environ=os.environ, as_json=as_json))
-
-
-@keys.command("revoke", short_help="Revoke a key.")
-def _revoke(
-    key: Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `reasond keys list` shows it.")],
-    *,
-    config: Config = None,
-) -> None:
-    """Revoke an API key; running servers refuse it within two seconds."""
-    end(lambda: revoke(key, config=config, environ=os.environ))
-
-
-@value
-class KeyRequest:
-    """The key that the command line asks for; an empty `lifetime` is one without end."""
-
-    subject: str
-    permissions: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    tenant: str = ""
-    lifetime: str = ""
-
-
-def create(request: KeyRequest, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Add a key to the file and print it to stdout; nothing else is written to stdout.
-
-    Raises:
-        SettingsError: the configuration is invalid, or the file cannot be read or written.
-        CommandError: there is no file for keys, or no server would accept the key.
-    """
+    permissions, roles = tuple(permission or ()), tuple(role or ())
     loaded, path = _load(config, environ)
-    _warn_of_useless(request, loaded)
+    _warn_of_useless(permissions, roles, loaded)
     made, now = create_key(), datetime.now(UTC).replace(microsecond=0)
     try:
         row = ApiKeyRow(
             id=made.id,
             sha256=hash_key(made.text),
-            subject=request.subject,
-            tenant=request.tenant,
-            permissions=request.permissions,
-            roles=request.roles,
+            subject=subject,
+            tenant=tenant,
+            permissions=permissions,
+            roles=roles,
             created=now,
-            expires=_find_end(request.lifetime, now),
+            expires=_find_end(lifetime, now),
         )
         # Refuses what Pydantic cannot know: a subject or tenant that no token may name.
         build_api_key(row, Roles({}))
@@ -131,13 +87,9 @@ def create(request: KeyRequest, *, config: Path | None, environ: Mapping[str, st
     return ExitCode.OK
 
 
-def show(*, config: Path | None, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print the keys, never their hashes.
-
-    Raises:
-        SettingsError: the configuration is invalid, or the file cannot be read.
-        CommandError: there is no file for keys.
-    """
+@command(keys, "list", short_help="List the keys.")
+def show(*, config: Config = None, environ: Environ, as_json: AsJson = False) -> ExitCode:
+    """List the API keys with whom they stand for, what they permit and whether they are valid."""
     loaded, path = _load(config, environ)
     rows = read_api_keys(path) if path.exists() else ()
     now = datetime.now(UTC)
@@ -152,14 +104,16 @@ def show(*, config: Path | None, environ: Mapping[str, str], as_json: bool) -> E
     return ExitCode.OK
 
 
-def revoke(key: str, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Revoke the key with the id `key`, which may also be the text of the whole key.
-
-    Raises:
-        SettingsError: the configuration is invalid, or the file cannot be read or written.
-        CommandError: there is no file for keys, or no such key in it.
-    """
+@command(keys, "revoke", short_help="Revoke a key.")
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `reasond keys list` shows it.")],
+    *,
+    config: Config = None,
+    environ: Environ,
+) -> ExitCode:
+    """Revoke an API key; running servers refuse it within two seconds."""
     _, path = _load(config, environ)
+    # A person may give the whole key.
     key_id = find_key_id(key) or key
     now = datetime.now(UTC).replace(microsecond=0)
     with changing(path) as rows:
@@ -202,20 +156,20 @@ def _find_end(lifetime: str, now: datetime) -> datetime | None:
     return now + timedelta(seconds=lifetime_s)
 
 
-def _warn_of_useless(request: KeyRequest, loaded: LoadedSettings) -> None:
+def _warn_of_useless(permissions: Sequence[str], roles: Sequence[str], loaded: LoadedSettings) -> None:
     """Refuse a key that permits nothing; warn of words that open nothing."""
-    if not request.permissions and not request.roles:
+    if not permissions and not roles:
         raise CommandError(
             "The key would permit nothing",
             remedy="Add --permission reasoning:execute, or a --role of [auth.roles].",
             code=ExitCode.BAD_REQUEST,
         )
-    for permission in find_unknown_permissions(request.permissions):
+    for permission in find_unknown_permissions(permissions):
         warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
-    roles = loaded.settings.auth.roles
-    for role in request.roles:
-        if role not in roles:
-            warn(f"there is no role {role!r}; [auth.roles] has {', '.join(roles) or 'none'}")
+    known = loaded.settings.auth.roles
+    for role in roles:
+        if role not in known:
+            warn(f"there is no role {role!r}; [auth.roles] has {', '.join(known) or 'none'}")
 
 
 def _warn_of_others(loaded: LoadedSettings) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -16,7 +15,7 @@ import typer
 
 from reasond import Check, CheckRole, ExecutionCursor, ResultFormat, UnavailableError, repair_task
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import AsEvents, Verbose, call_server, parse_cursor, parse_setting
+from reasond_server.cli.options import AsEvents, Environ, Verbose, command, parse_cursor, parse_setting
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.patch_files import apply_patch
 from reasond_server.cli.show.live import LiveConsole
@@ -90,9 +89,8 @@ _ROLES: Final = {
 }
 
 
-@app.command("repair")
-@call_server(timeout=RepairTimeout)
-def _repair(
+@command(app, "repair", timeout=RepairTimeout)
+def repair(
     path: Annotated[
         Path | None,
         typer.Argument(metavar="PATH", help="Folder of the project; with --resume only --apply needs it."),
@@ -118,13 +116,14 @@ def _repair(
     plan: Annotated[bool, typer.Option("--plan", help="Write a plan instead of a patch; nothing is run.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Apply an accepted patch, whole or not at all.")] = False,
     connection: ConnectionOptions,
+    environ: Environ,
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="Let the repair go on when this command is interrupted or cut off.")
     ] = False,
     resume: Annotated[
         str | None, typer.Option(metavar="EXECUTION[:SEQUENCE]", help="Follow a repair after that event instead.")
     ] = None,
-    verbose: Verbose = False,
+    is_verbose: Verbose = False,
     as_json: AsEvents = False,
 ) -> ExitCode:
     """Have failing code repaired: candidates are run on the server until one passes the checks.
@@ -153,7 +152,15 @@ def _repair(
         is_kept_running=keep_running,
         resume=resume,
     )
-    return repair(options, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose)
+    cursor = None if resume is None else _read_cursor(options, resume)
+    root = _find_root(options)
+    if connection.timeout_s is None and not environ.get("REASOND_TIMEOUT_S"):
+        connection = replace(connection, timeout_s=_DEFAULT_TIMEOUT_S)
+    live = None if as_json else LiveConsole(choose_stream(), is_verbose=is_verbose)
+    follower = _Follower(live, is_kept_running=keep_running)
+    with connect(connection, environ, has_result=lambda: keep_running, resume="repair") as client:
+        result = follower.follow(client, cursor or _make_task(options, root, client, follower))
+    return conclude(options, root, result)
 
 
 @value
@@ -178,42 +185,13 @@ class RepairOptions:
     resume: str | None = None
 
 
-def repair(
-    options: RepairOptions,
-    *,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
-) -> ExitCode:
-    """Send the files, follow the repair to its end, and write or apply the patch.
-
-    With `resume` nothing is sent, and the repair that it names is followed.
-
-    Raises:
-        CommandError: an option is wrong, the call failed, or the patch does not apply.
-    """
-    cursor = None if options.resume is None else _read_cursor(options, options.resume)
-    root = _find_root(options)
-    if connection.timeout_s is None and not environ.get("REASOND_TIMEOUT_S"):
-        connection = replace(connection, timeout_s=_DEFAULT_TIMEOUT_S)
-    live = None if as_json else LiveConsole(choose_stream(), is_verbose=is_verbose)
-    follower = _Follower(live, is_kept_running=options.is_kept_running)
-    with connect(connection, environ, has_result=lambda: options.is_kept_running, resume="repair") as client:
-        result = follower.follow(client, cursor or _make_task(options, root, client, follower))
-    return conclude(options, root, result)
-
-
 def _make_task(options: RepairOptions, root: Path, client: Client, follower: _Follower) -> RepairTask:
     """Return the task of the command line; the files are with the server then."""
     _require_checks(options)
     config = _read_config(options)
     served = client.list_environments()
     checks = list_checks(
-        options.tests,
-        regressions=options.regressions,
-        held_out=options.held_out,
-        known=served.commands,
+        options.tests, regressions=options.regressions, held_out=options.held_out, known=served.commands
     )
     set_limits(checks, options.limits)
     task = repair_task(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reasond_server.cli.examples import Endpoints, format_exports, list_calls
-from reasond_server.cli.options import Config, Dev, end
+from reasond_server.cli.options import Config, Dev, command
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.processes import (
     Link,
@@ -49,11 +49,11 @@ _CLOSING_S = 2.0
 _log = logging.getLogger("reasond.cli")
 
 
-@app.command("serve")
-def _serve(
+@command(app, "serve")
+def serve(
     *,
     config: Config = None,
-    dev: Dev = False,
+    is_dev: Dev = False,
     ready_file: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Once ready, write addresses and token there as JSON, for you alone."),
@@ -61,19 +61,8 @@ def _serve(
     workers: Annotated[
         int | None, typer.Option(metavar="N", help="Processes that serve together; else [server] workers.")
     ] = None,
-) -> None:
+) -> ExitCode:
     """Serve until SIGTERM or Ctrl-C, then let running calls end; a second signal ends at once."""
-    end(lambda: serve(config=config, is_dev=dev, ready_file=ready_file, workers=workers))
-
-
-def serve(*, config: Path | None, is_dev: bool, ready_file: Path | None, workers: int | None = None) -> ExitCode:
-    """Serve until a signal ends it; `workers`, or else the settings, set the number of processes.
-
-    Raises:
-        SettingsError: no server can start with the configuration; the error lists every problem, and nothing was
-            printed before.
-        CommandError: the ready file cannot be written, or the workers do not start.
-    """
     link = Link.of(os.environ)
     environ = {**os.environ, **({} if workers is None else {_WORKERS_VARIABLE: str(workers)})}
     try:

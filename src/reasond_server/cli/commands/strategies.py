@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from reasond_server.cli.connection import ConnectionOptions, connect
-from reasond_server.cli.options import AsJson, call_server
+from reasond_server.cli.options import AsJson, Environ, command
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, get_enum_name, sanitize, write
 
@@ -23,23 +23,9 @@ app = typer.Typer(rich_markup_mode=None)
 _ABSENT = "-"
 
 
-@app.command("strategies")
-@call_server()
-def _strategies(
-    *,
-    connection: ConnectionOptions,
-    as_json: AsJson = False,
-) -> ExitCode:
+@command(app, "strategies")
+def show_strategies(*, connection: ConnectionOptions, environ: Environ, as_json: AsJson = False) -> ExitCode:
     """List the strategies of a server, with their parameters, defaults and ranges."""
-    return show_strategies(connection=connection, environ=os.environ, as_json=as_json)
-
-
-def show_strategies(*, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print the strategies that the server has enabled.
-
-    Raises:
-        CommandError: the call failed.
-    """
     with connect(connection, environ) as client:
         response = client.list_strategies()
     if as_json:

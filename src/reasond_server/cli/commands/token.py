@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from datetime import UTC, datetime
 from getpass import getpass
@@ -13,16 +12,14 @@ import typer
 from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, MIN_SECRET_CHARACTERS, hash_secret
 from reasond_server.access.permissions import EXECUTE, KNOWN, find_unknown_permissions
 from reasond_server.assembly.verifiers import build_minter, read_signing_key
-from reasond_server.cli.options import Config, end, parse_lifetime
+from reasond_server.cli.options import Config, Environ, command, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
 from reasond_server.config import load
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from reasond_server.access.token_keys import SigningKey
     from reasond_server.config import AuthKey
@@ -30,8 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command("token")
-def _token(
+@command(app, "token")
+def mint(
     *,
     subject: Annotated[str, typer.Option(metavar="NAME", help="Whom the token stands for.")],
     permission: Annotated[
@@ -48,52 +45,18 @@ def _token(
         str | None, typer.Option(metavar="ID", help="Key that signs it; else the first of [auth] keys.")
     ] = None,
     config: Config = None,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Mint a token for development with a configured key; stdout gets the token alone."""
-    request = TokenRequest(subject=subject, permissions=tuple(permission), tenant=tenant, lifetime=lifetime, key_id=key)
-    end(lambda: mint(request, config=config, environ=os.environ))
-
-
-@app.command("secret-hash")
-def _secret_hash() -> None:
-    """Read a secret from the terminal or standard input, and print its argon2id hash for [auth.agents]."""
-    end(print_secret_hash)
-
-
-@value
-class TokenRequest:
-    """The token that the command line asks for."""
-
-    subject: str
-    permissions: tuple[str, ...]
-    tenant: str | None
-    lifetime: str
-    key_id: str | None
-
-
-def mint(request: TokenRequest, *, config: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Print a token to stdout; nothing else is written to stdout.
-
-    Raises:
-        SettingsError: the configuration is invalid.
-        CommandError: there is no such key, or no server would accept the token.
-    """
-    lifetime_s = parse_lifetime(request.lifetime)
+    lifetime_s = parse_lifetime(lifetime)
     loaded = load(config, environ)
-    key = _choose_key(loaded.auth_keys, request.key_id)
-    _require_lifetime(request.lifetime, lifetime_s, most_s=loaded.settings.auth.max_lifetime_s)
-    for permission in find_unknown_permissions(request.permissions):
-        warn(f"nothing asks for the permission {permission!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
+    minter = build_minter(loaded.settings.auth, _choose_key(loaded.auth_keys, key))
+    _require_lifetime(lifetime, lifetime_s, most_s=loaded.settings.auth.max_lifetime_s)
+    for unknown in find_unknown_permissions(permission):
+        warn(f"nothing asks for the permission {unknown!r}; known are {', '.join(KNOWN)}, {EXECUTE}:<strategy>")
+    now = datetime.now(UTC)
     try:
-        write(
-            build_minter(loaded.settings.auth, key).mint(
-                subject=request.subject,
-                permissions=request.permissions,
-                lifetime_s=lifetime_s,
-                now=datetime.now(UTC),
-                tenant=request.tenant,
-            )
-        )
+        write(minter.mint(subject=subject, permissions=permission, lifetime_s=lifetime_s, now=now, tenant=tenant))
     except InvalidRequestError as error:
         raise CommandError(error.message, remedy=error.remedy, code=ExitCode.BAD_REQUEST) from None
     return ExitCode.OK
@@ -130,12 +93,9 @@ def _choose_key(keys: Sequence[AuthKey], key_id: str | None) -> SigningKey:
     )
 
 
+@command(app, "secret-hash")
 def print_secret_hash() -> ExitCode:
-    """Read a secret from the terminal without echo, or from standard input, and print its hash.
-
-    Raises:
-        CommandError: the secret is too short or too long.
-    """
+    """Read a secret from the terminal or standard input, and print its argon2id hash for [auth.agents]."""
     secret = getpass("Secret: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not MIN_SECRET_CHARACTERS <= len(secret) <= MAX_SECRET_CHARACTERS:
         raise CommandError(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from reasond_server.assembly.backends import find_rank_folders
-from reasond_server.cli.options import end
+from reasond_server.cli.options import Environ, command
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.terminal import write
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
-from reasond_server.llm.counting.rank_downloads import fetch_ranks
-from reasond_server.llm.counting.tokenizers import KNOWN_RANKS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from reasond_server.llm.counting.tokenizers import KNOWN_RANKS, fetch_ranks
 
 app = typer.Typer(rich_markup_mode=None)
 tokenizer = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
@@ -28,27 +23,19 @@ Folder = Annotated[
 ]
 
 
-@tokenizer.command("fetch", short_help="Bring the ranks of one of OpenAI's encodings to this machine.")
-def _fetch(
+@command(tokenizer, "fetch", short_help="Bring the ranks of one of OpenAI's encodings to this machine.")
+def fetch(
     encoding: Annotated[str, typer.Argument(help="o200k_base or cl100k_base.")] = "o200k_base",
     *,
     source: Annotated[
         str, typer.Option(metavar="URL|FILE", help="Where to read it; left out: where OpenAI publishes it.")
     ] = "",
     folder: Folder = None,
-) -> None:
+    environ: Environ,
+) -> ExitCode:
     """Bring the ranks of one of OpenAI's encodings to this machine, so that `count = "tiktoken"` can use them.
 
     Nothing is kept unless its checksum is right. The server itself never fetches anything.
-    """
-    end(lambda: fetch(encoding, source=source, folder=folder, environ=os.environ))
-
-
-def fetch(encoding: str, *, source: str, folder: Path | None, environ: Mapping[str, str]) -> ExitCode:
-    """Fetch the ranks of `encoding` from `source`, by default from OpenAI.
-
-    Raises:
-        CommandError: there is no such encoding, or its file cannot be fetched.
     """
     ranks = next((one for one in KNOWN_RANKS if one.name == encoding), None)
     folders = [folder] if folder else list(find_rank_folders(environ))

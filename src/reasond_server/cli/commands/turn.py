@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import importlib.util
 import json
-import os
 import sys
 from dataclasses import field
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 
 import reasond
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import AsEvents, AsJson, Timeout, Verbose, call_server
+from reasond_server.cli.options import AsEvents, AsJson, Environ, Timeout, Verbose, command
 from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.turn import TurnDisplay, format_pending, format_session, format_turn, format_turn_details
@@ -55,78 +54,82 @@ _EXECUTE: Final = reasond.CallKind.CALL_KIND_EXECUTE
 _RESOLVE: Final = reasond.CallKind.CALL_KIND_RESOLVE
 
 
-@app.command("turn")
-@call_server(timeout=Timeout)
-def _turn(
+@command(app, "turn", timeout=Timeout)
+def run_turn(
     text: Annotated[str, typer.Argument(help="What you say.")],
     *,
     session: Annotated[str, typer.Option(metavar="NAME", help="Conversation that the turn belongs to.")] = "",
     mode: Annotated[str | None, typer.Option(metavar="NAME", help="Mode to begin in.")] = None,
     tools: Tools = None,
     connection: ConnectionOptions,
-    verbose: Verbose = False,
+    environ: Environ,
+    is_verbose: Verbose = False,
     as_json: AsEvents = False,
 ) -> ExitCode:
     """Run a turn, one line per event, until it has its answer; approvals are asked for on the terminal.
 
     Ctrl-C leaves the turn to the server: `reasond turns` goes on with it.
     """
-    request = TurnRequest(text=text, session=session, mode=mode, tools=tools)
-    return run_turn(request, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose)
+    loaded = load_tools(tools)
+    start = reasond.TurnStart(
+        message=text, session_id=session, mode=mode, client_tools=[tool.describe() for tool in loaded]
+    )
+    with connect(connection, environ, has_result=bool) as client:
+        return _Conversation(client, loaded, as_json=as_json, is_verbose=is_verbose).follow(start)
 
 
-@turns.command("list", short_help="List turns, newest first.")
-@call_server()
-def _list_turns(
-    *,
+@command(turns, "list", short_help="List turns, newest first.")
+def list_turns(
     session: Annotated[str, typer.Option(metavar="NAME", help="Only turns of this session.")] = "",
+    *,
     connection: ConnectionOptions,
+    environ: Environ,
     as_json: AsJson = False,
 ) -> ExitCode:
     """List the caller's turns, newest first."""
-    return list_turns(session, connection=connection, environ=os.environ, as_json=as_json)
+    with connect(connection, environ) as client:
+        for turn in client.list_turns(session=session):
+            write(format_json(turn) if as_json else format_turn(turn))
+    return ExitCode.OK
 
 
-@turns.command("show", short_help="Show a turn with its tool calls.")
-@call_server()
-def _show_turn(
-    turn_id: TurnId,
-    *,
-    connection: ConnectionOptions,
-    as_json: AsJson = False,
-) -> ExitCode:
+@command(turns, "show", short_help="Show a turn with its tool calls.")
+def show_turn(turn_id: TurnId, *, connection: ConnectionOptions, environ: Environ, as_json: AsJson = False) -> ExitCode:
     """Show a turn with its tool calls, what it waits for, and its answer."""
-    return show_turn(turn_id, connection=connection, environ=os.environ, as_json=as_json)
+    with connect(connection, environ) as client:
+        found = client.get_turn(turn_id)
+    result = found.result if found.HasField("result") else None
+    write(format_json(found) if as_json else "\n".join(format_turn_details(found.turn, result)))
+    return ExitCode.OK
 
 
-@turns.command("cancel", short_help="Cancel a turn.")
-@call_server()
-def _cancel_turn(
-    turn_id: TurnId,
-    *,
-    connection: ConnectionOptions,
-) -> ExitCode:
+@command(turns, "cancel", short_help="Cancel a turn.")
+def cancel_turn(turn_id: TurnId, *, connection: ConnectionOptions, environ: Environ) -> ExitCode:
     """Cancel a turn that runs or waits."""
-    return cancel_turn(turn_id, connection=connection, environ=os.environ)
+    with connect(connection, environ) as client:
+        write(format_turn(client.cancel_turn(turn_id)))
+    return ExitCode.OK
 
 
-@turns.command("attach", short_help="Follow a turn to its next exit.")
-@call_server(timeout=Timeout)
-def _attach_turn(
+@command(turns, "attach", short_help="Follow a turn to its next exit.", timeout=Timeout)
+def attach(
     turn_id: TurnId,
-    *,
     after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, help="Event to begin after.")] = 0,
+    *,
     connection: ConnectionOptions,
-    verbose: Verbose = False,
+    environ: Environ,
+    is_verbose: Verbose = False,
     as_json: AsEvents = False,
 ) -> ExitCode:
     """Follow a turn from an event on to its end or its next hand-off; 0 replays it from the start."""
-    return attach(turn_id, after, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose)
+    cursor = reasond.ExecutionCursor(execution_id=turn_id, after_sequence=after)
+    with connect(connection, environ, has_result=bool) as client:
+        conversation = _Conversation(client, (), as_json=as_json, is_verbose=is_verbose)
+        return conversation.show_events(cursor) or ExitCode.OK
 
 
-@turns.command("resolve", short_help="Settle the calls that a turn waits for.")
-@call_server(timeout=Timeout)
-def _resolve_turn(
+@command(turns, "resolve", short_help="Settle the calls that a turn waits for.", timeout=Timeout)
+def resolve(
     turn_id: TurnId,
     *,
     approve: Annotated[list[str] | None, typer.Option(metavar="CALL", help="Approve the call; repeatable.")] = None,
@@ -139,124 +142,12 @@ def _resolve_turn(
     error: Annotated[list[str] | None, typer.Option(metavar="CALL=TEXT", help="How it failed; repeatable.")] = None,
     tools: Tools = None,
     connection: ConnectionOptions,
-    verbose: Verbose = False,
+    environ: Environ,
+    is_verbose: Verbose = False,
     as_json: AsEvents = False,
 ) -> ExitCode:
     """Settle all calls that a turn waits for, and follow it; what no option settles is asked for on the terminal."""
     answers = read_answers(approved=approve or (), refused=refuse or (), results=result or (), errors=error or ())
-    return resolve(
-        turn_id, answers, tools=tools, connection=connection, environ=os.environ, as_json=as_json, is_verbose=verbose
-    )
-
-
-@sessions.command("list", short_help="List sessions, last changed first.")
-@call_server()
-def _list_sessions(*, connection: ConnectionOptions, as_json: AsJson = False) -> ExitCode:
-    """List the caller's sessions, last changed first."""
-    return list_sessions(connection=connection, environ=os.environ, as_json=as_json)
-
-
-@sessions.command("show", short_help="Show a session.")
-@call_server()
-def _show_session(
-    session_id: SessionId,
-    *,
-    connection: ConnectionOptions,
-    as_json: AsJson = False,
-) -> ExitCode:
-    """Show a session."""
-    return show_session(session_id, connection=connection, environ=os.environ, as_json=as_json)
-
-
-@sessions.command("delete", short_help="Delete a session and its turns.")
-@call_server()
-def _delete_session(
-    session_id: SessionId,
-    *,
-    connection: ConnectionOptions,
-) -> ExitCode:
-    """Delete a session and all its turns; refused while one of them runs or waits."""
-    return delete_session(session_id, connection=connection, environ=os.environ)
-
-
-@value
-class TurnRequest:
-    """The turn of the command line; `tools` names a module or a file."""
-
-    text: str
-    session: str = ""
-    mode: str | None = None
-    tools: str | None = None
-
-
-@value
-class Answers:
-    """What the command line says of pending calls: decisions (True, or the reason against), results and errors."""
-
-    decisions: Mapping[str, bool | str] = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-
-def run_turn(
-    request: TurnRequest,
-    *,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
-) -> ExitCode:
-    """Run a turn to its end; return the exit code for its finish reason.
-
-    Raises:
-        CommandError: an option is wrong, the call failed, or the turn waits for what nobody here can settle.
-    """
-    tools = load_tools(request.tools)
-    start = reasond.TurnStart(
-        message=request.text,
-        session_id=request.session,
-        mode=request.mode,
-        client_tools=[tool.describe() for tool in tools],
-    )
-    with connect(connection, environ, has_result=bool) as client:
-        return _Conversation(client, tools, as_json=as_json, is_verbose=is_verbose).follow(start)
-
-
-def attach(
-    turn_id: str,
-    after: int,
-    *,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
-) -> ExitCode:
-    """Follow a turn to its next exit.
-
-    Raises:
-        CommandError: the call failed.
-    """
-    cursor = reasond.ExecutionCursor(execution_id=turn_id, after_sequence=after)
-    with connect(connection, environ, has_result=bool) as client:
-        conversation = _Conversation(client, (), as_json=as_json, is_verbose=is_verbose)
-        return conversation.show_events(cursor) or ExitCode.OK
-
-
-def resolve(
-    turn_id: str,
-    answers: Answers,
-    *,
-    tools: str | None,
-    connection: ConnectionOptions,
-    environ: Mapping[str, str],
-    as_json: bool,
-    is_verbose: bool = False,
-) -> ExitCode:
-    """Settle the calls that a turn waits for, and follow it to its end.
-
-    Raises:
-        CommandError: the turn does not wait, the answers do not fit its calls, or the call failed.
-    """
     with connect(connection, environ, has_result=bool) as client:
         turn = client.get_turn(turn_id).turn
         if turn.state != _WAITING:
@@ -268,6 +159,43 @@ def resolve(
             )
         conversation = _Conversation(client, load_tools(tools), as_json=as_json, is_verbose=is_verbose, answers=answers)
         return conversation.follow(conversation.settle(turn))
+
+
+@command(sessions, "list", short_help="List sessions, last changed first.")
+def list_sessions(*, connection: ConnectionOptions, environ: Environ, as_json: AsJson = False) -> ExitCode:
+    """List the caller's sessions, last changed first."""
+    with connect(connection, environ) as client:
+        for session in client.list_sessions():
+            write(format_json(session) if as_json else format_session(session))
+    return ExitCode.OK
+
+
+@command(sessions, "show", short_help="Show a session.")
+def show_session(
+    session_id: SessionId, *, connection: ConnectionOptions, environ: Environ, as_json: AsJson = False
+) -> ExitCode:
+    """Show a session."""
+    with connect(connection, environ) as client:
+        session = client.get_session(session_id)
+    write(format_json(session) if as_json else format_session(session))
+    return ExitCode.OK
+
+
+@command(sessions, "delete", short_help="Delete a session and its turns.")
+def delete_session(session_id: SessionId, *, connection: ConnectionOptions, environ: Environ) -> ExitCode:
+    """Delete a session and all its turns; refused while one of them runs or waits."""
+    with connect(connection, environ) as client:
+        client.delete_session(session_id)
+    return ExitCode.OK
+
+
+@value
+class Answers:
+    """What the command line says of pending calls: decisions (True, or the reason against), results and errors."""
+
+    decisions: Mapping[str, bool | str] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_answers(
@@ -486,56 +414,3 @@ def _split_pair(text: str, option: str, form: str) -> tuple[str, str]:
     if not call_id or not separator:
         raise usage_error(f"{option} {text[:80]!r} is not {form}", "The call's id stands before the =.")
     return call_id, rest
-
-
-def list_turns(session: str, *, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print the caller's turns, one per line.
-
-    Raises:
-        CommandError: the call failed, as in the other functions.
-    """
-    with connect(connection, environ) as client:
-        for turn in client.list_turns(session=session):
-            write(format_json(turn) if as_json else format_turn(turn))
-    return ExitCode.OK
-
-
-def show_turn(turn_id: str, *, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print a turn."""
-    with connect(connection, environ) as client:
-        found = client.get_turn(turn_id)
-    result = found.result if found.HasField("result") else None
-    write(format_json(found) if as_json else "\n".join(format_turn_details(found.turn, result)))
-    return ExitCode.OK
-
-
-def cancel_turn(turn_id: str, *, connection: ConnectionOptions, environ: Mapping[str, str]) -> ExitCode:
-    """Cancel a turn and print it."""
-    with connect(connection, environ) as client:
-        write(format_turn(client.cancel_turn(turn_id)))
-    return ExitCode.OK
-
-
-def list_sessions(*, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print the caller's sessions, one per line."""
-    with connect(connection, environ) as client:
-        for session in client.list_sessions():
-            write(format_json(session) if as_json else format_session(session))
-    return ExitCode.OK
-
-
-def show_session(
-    session_id: str, *, connection: ConnectionOptions, environ: Mapping[str, str], as_json: bool
-) -> ExitCode:
-    """Print a session."""
-    with connect(connection, environ) as client:
-        session = client.get_session(session_id)
-    write(format_json(session) if as_json else format_session(session))
-    return ExitCode.OK
-
-
-def delete_session(session_id: str, *, connection: ConnectionOptions, environ: Mapping[str, str]) -> ExitCode:
-    """Delete a session and its turns."""
-    with connect(connection, environ) as client:
-        client.delete_session(session_id)
-    return ExitCode.OK

@@ -241,6 +241,28 @@ class LiveConsole:
         self._steps, self.step_count = (), 0
 
 
+class Display:
+    """What a person sees of an execution on `live`; `is_kept` says that it can be shown again after this command."""
+
+    def __init__(self, live: LiveConsole, *, is_kept: bool = True) -> None:
+        self._live = live
+        self._is_kept = is_kept
+        self._end: list[Line] = []
+
+    def fold(
+        self, figures: Sequence[Line], remarks: Iterable[str], *, execution_id: str, most: int = MOST_LINES
+    ) -> None:
+        """Write an end of at most `most` lines, and keep the steps if they fit beside it."""
+        hint = name_replay(execution_id) if self._is_kept else ""
+        self._end = fit_end(figures, remarks, steps=self._live.step_count, hint=hint, most=most)
+        self._live.settle(most - len(self._end))
+
+    def print_end(self, lines: Iterable[Line]) -> None:
+        """Print the end that was written, or else `lines`."""
+        for line, style in self._end or lines:
+            self._live.print(line, style=style, is_cropped=False)
+
+
 @value
 class ShownProgress:
     """`done` of `total` steps, and what that means in words; `left_s` (seconds) is None where it is not known."""

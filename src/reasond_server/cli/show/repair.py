@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.show.live import MOST_LINES, count_to, fit_end, name_replay
+from reasond_server.cli.show.live import Display, count_to
 from reasond_server.cli.terminal import fit_line, format_seconds, get_enum_name, get_seconds, sanitize
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ _NOTE_WIDTH: Final = 160
 _MOST_TESTS: Final = 3
 _MOST_VOTES: Final = 3
 _LEVELS: Final = MappingProxyType(
-    {
-        "BWRAP": "held by bubblewrap",
-        "LANDLOCK": "held by Landlock",
-        "OFF": "no code is run",
-    }
+    {"BWRAP": "held by bubblewrap", "LANDLOCK": "held by Landlock", "OFF": "no code is run"}
 )
 _VERIFICATIONS: Final = MappingProxyType(
     {
@@ -47,16 +43,14 @@ _VERIFICATIONS: Final = MappingProxyType(
 _VERDICT_STYLES: Final = MappingProxyType({"PASSED": "green", "FAILED": "red"})
 
 
-class RepairDisplay:
-    """Shows the events of one repair on `live`; `is_kept` says that it can be shown again after this command."""
+class RepairDisplay(Display):
+    """Shows the events of one repair."""
 
     def __init__(self, live: LiveConsole, *, is_kept: bool = True) -> None:
-        self._live = live
+        super().__init__(live, is_kept=is_kept)
         self._lines = RepairLines()
-        self._is_kept = is_kept
         self._candidates = 0
         self._most_candidates = 0
-        self._end: list[Line] = []
 
     def show(self, event: RepairStepsResponse) -> None:
         """Show `event`, if it is of a kind that people read."""
@@ -68,7 +62,8 @@ class RepairDisplay:
         elif kind == "candidate":
             self._live.show_progress(self._count_candidates())
         elif kind == "completed" and self._live.is_folding:
-            self._fold(event)
+            end = [*write_verdict(event.completed)]
+            self.fold(end, event.completed.warnings, execution_id=event.execution_id)
         for line, style in self._lines.write(event):
             if kind == "started":
                 self._live.print_head(line)
@@ -89,8 +84,7 @@ class RepairDisplay:
 
     def show_end(self, result: Repair) -> None:
         """Print whether the patch was accepted, its cost and the warnings."""
-        for line, style in self._end or write_end(result):
-            self._live.print(line, style=style, is_cropped=False)
+        self.print_end(write_end(result))
 
     def _start(self, started: RepairStarted) -> None:
         config = json.loads(started.config_json or "{}")
@@ -103,16 +97,6 @@ class RepairDisplay:
             return None
         self._candidates += 1
         return count_to(self._candidates, self._most_candidates, "candidate")
-
-    def _fold(self, event: RepairStepsResponse) -> None:
-        """Write the end, and keep the steps if they fit beside it."""
-        self._end = fit_end(
-            [*write_verdict(event.completed)],
-            event.completed.warnings,
-            steps=self._live.step_count,
-            hint=name_replay(event.execution_id) if self._is_kept else "",
-        )
-        self._live.settle(MOST_LINES - len(self._end))
 
 
 @dataclass(slots=True, kw_only=True)

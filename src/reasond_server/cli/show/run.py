@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reasond_server.base.plugins import list_built_in
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.show.figures import describe_end, get_finish_reason, has_own_words, summarize
-from reasond_server.cli.show.live import MOST_LINES, ShownProgress, count_to, fit_end, name_replay, render_bar
+from reasond_server.cli.show.live import MOST_LINES, Display, ShownProgress, count_to, render_bar
 from reasond_server.cli.terminal import (
     count_columns,
     fit_line,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         ToolResult,
         TreeStep,
     )
-    from reasond_server.cli.show.live import Line, LiveConsole
+    from reasond_server.cli.show.live import LiveConsole
     from reasond_server.strategies.strategy import StrategyConfig
 
 _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(
@@ -87,20 +87,15 @@ _MEASURED_STEPS: Final = 8
 _FEWEST_MEASURED: Final = 2
 
 
-class RunDisplay:
-    """Shows the events of one run on `live`; `query` is the question, if it is known.
-
-    `is_kept` says that the run can be shown again after this command.
-    """
+class RunDisplay(Display):
+    """Shows the events of one run; `query` is the question, if it is known."""
 
     def __init__(self, live: LiveConsole, *, query: str = "", is_kept: bool = True) -> None:
+        super().__init__(live, is_kept=is_kept)
         self._query = query
-        self._is_kept = is_kept
-        self._live = live
         self._lines = RunLines(is_ascii=live.is_ascii)
         self._progress = RunProgress()
         self._hint = ""
-        self._end: list[Line] = []
 
     def show(self, event: ReasonIterationsResponse) -> None:
         """Show `event`, if it is of a kind that people read."""
@@ -122,11 +117,8 @@ class RunDisplay:
 
     def print_figures(self, result: Reasoning) -> None:
         """Print what the run did and cost, and its warnings."""
-        if not self._live.is_folding:
-            remarks = [(f"note: {sanitize(warning)}", "yellow") for warning in result.warnings]
-            self._end = [*((line, "dim") for line in summarize(result)), *remarks]
-        for line, style in self._end:
-            self._live.print(line, style=style, is_cropped=False)
+        remarks = ((f"note: {sanitize(warning)}", "yellow") for warning in result.warnings)
+        self.print_end([*((line, "dim") for line in summarize(result)), *remarks])
 
     def _show_step(self, step: Iteration) -> None:
         if hint := find_carryover_hint(self._lines.config, step, self._query):
@@ -149,14 +141,8 @@ class RunDisplay:
         figures = describe_end(result, news=news.count if is_seen_whole else None)
         # How a run ended without an answer is a line of its own, which the command writes.
         most = MOST_LINES - has_own_words(result)
-        self._end = fit_end(
-            figures,
-            [*([self._hint] if self._hint else []), *result.warnings],
-            steps=self._live.step_count,
-            hint=name_replay(event.execution_id) if self._is_kept else "",
-            most=most,
-        )
-        self._live.settle(most - len(self._end))
+        remarks = [*([self._hint] if self._hint else []), *result.warnings]
+        self.fold(figures, remarks, execution_id=event.execution_id, most=most)
 
 
 class RunOutput(ABC):

@@ -5,25 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond import LedgerState
-from reasond_server.cli.show.live import MOST_LINES, fit_end, name_replay
+from reasond_server.cli.show.live import Display
 from reasond_server.cli.terminal import fit_line, get_enum_name, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond import ExecuteTurnResponse, HandedOff, PendingCall, Session, Turn, TurnResult
-    from reasond_server.cli.show.live import Line, LiveConsole
 
 _WIDTH = 100
 
 
-class TurnDisplay:
-    """Shows the events of one turn on `live`; `is_kept` says that it can be shown again after this command."""
-
-    def __init__(self, live: LiveConsole, *, is_kept: bool = True) -> None:
-        self._live = live
-        self._is_kept = is_kept
-        self._end: list[Line] = []
+class TurnDisplay(Display):
+    """Shows the events of one turn."""
 
     def show(self, event: ExecuteTurnResponse) -> None:
         """Show `event`, if it is of a kind that people read."""
@@ -32,7 +26,8 @@ class TurnDisplay:
             self._live.add_written(event.delta.text)
             return
         if kind == "completed" and self._live.is_folding:
-            self._fold(event)
+            end = [(describe_turn_end(event.completed), "dim")]
+            self.fold(end, event.completed.warnings, execution_id=event.turn_id)
         is_begin = kind == "tool" and event.tool.state == LedgerState.LEDGER_STATE_STARTED
         if kind in {"started", "model_call", "tool", "reentered"}:
             self._live.say_now(f"{sanitize(event.tool.tool)} runs" if is_begin else "thinking")
@@ -47,22 +42,8 @@ class TurnDisplay:
 
     def show_end(self, result: TurnResult) -> None:
         """Print what the turn cost, and its warnings."""
-        lines = self._end or [
-            (describe_turn_end(result), ""),
-            *((f"note: {sanitize(each)}", "") for each in result.warnings),
-        ]
-        for line, style in lines:
-            self._live.print(line, style=style, is_cropped=False)
-
-    def _fold(self, event: ExecuteTurnResponse) -> None:
-        """Write the end, and keep the steps if they fit beside it."""
-        self._end = fit_end(
-            [(describe_turn_end(event.completed), "dim")],
-            event.completed.warnings,
-            steps=self._live.step_count,
-            hint=name_replay(event.turn_id) if self._is_kept else "",
-        )
-        self._live.settle(MOST_LINES - len(self._end))
+        notes = (f"note: {sanitize(each)}" for each in result.warnings)
+        self.print_end((line, "") for line in (describe_turn_end(result), *notes))
 
 
 def format_event(event: ExecuteTurnResponse) -> Iterator[str]:
@@ -129,12 +110,7 @@ def format_turn(turn: Turn) -> str:
 def format_session(session: Session) -> str:
     """Return a session on one line."""
     turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
-    words = [
-        sanitize(session.session_id),
-        f"revision {session.revision}",
-        turns,
-        f"mode {sanitize(session.mode)}",
-    ]
+    words = [sanitize(session.session_id), f"revision {session.revision}", turns, f"mode {sanitize(session.mode)}"]
     words.append(f"changed {session.update_time.ToJsonString()}")
     return "  ".join([*words, *([f"open {sanitize(session.open_turn_id)}"] if session.open_turn_id else [])])
 

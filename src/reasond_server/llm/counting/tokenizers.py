@@ -1,8 +1,8 @@
 """Counters that run a real tokenizer from a local file, and the choice among all counters.
 
-Nothing is downloaded and nothing is deleted. tiktoken's own loader downloads a missing file inside the call, without a
-time limit, and deletes a file that it considers damaged. So only its encoder is used; this module reads and checks the
-files.
+No call of a model downloads or deletes anything. tiktoken's own loader downloads a missing file inside the call,
+without a time limit, and deletes a file that it considers damaged. So only its encoder is used; this module reads and
+checks the files. It downloads a file of ranks when an operator asks for it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ import hashlib
 import logging
 import os
 import re
+import tempfile
 from abc import ABC, abstractmethod
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from reasond_server.errors.base import SettingsError, show
+from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
 from reasond_server.llm.counting.learners import TemplateAllowance
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import tiktoken
     from tokenizers import Tokenizer
 
     from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import Json
-
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _FIRST_GUESS = 4
@@ -330,3 +334,55 @@ def choose_counter(
         if encoding is not None:
             return TiktokenCounter(encoding)
     return EstimatingCounter()
+
+
+_TIMEOUT_S = 30.0
+_MAX_BYTES = 32 * 1024 * 1024
+
+
+def fetch_ranks(ranks: Ranks, *, source: str, folder: Path) -> Path:
+    """Copy the file of `ranks` from `source`, a URL or a path, into `folder`, and return the path of the copy.
+
+    The file is stored only if it is complete and has the right checksum.
+
+    Raises:
+        ModelUnavailableError: the source cannot be read, or the folder cannot be written.
+        ModelProtocolError: the content of the source has another checksum.
+    """
+    try:
+        content = _read(source)
+    except (OSError, URLError, ValueError) as error:
+        raise ModelUnavailableError(
+            f"The ranks of {ranks.name} cannot be read from {show(source)}",
+            remedy=f"Check the network, or bring {ranks.name}.tiktoken here and name it with --source.",
+        ) from error
+    if len(content) > _MAX_BYTES or hashlib.sha256(content).hexdigest() != ranks.sha256:
+        raise ModelProtocolError(
+            f"What {show(source)} holds is not the file of ranks of {ranks.name}: its checksum is another",
+            remedy=f"The right file has the SHA-256 {ranks.sha256}.",
+        )
+    try:
+        return _write_file(content, folder / f"{ranks.name}.tiktoken")
+    except OSError as error:
+        raise ModelUnavailableError(
+            f"The ranks of {ranks.name} cannot be written to {show(str(folder))}",
+            remedy="Choose a folder that may be written with --folder.",
+        ) from error
+
+
+def _read(source: str) -> bytes:
+    """Return the content of `source`, cut one byte above the largest size of a file of ranks."""
+    if urlsplit(source).scheme in {"http", "https"}:
+        with urlopen(source, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the scheme was checked just above
+            return bytes(response.read(_MAX_BYTES + 1))
+    with Path(source).open("rb") as file:
+        return file.read(_MAX_BYTES + 1)
+
+
+def _write_file(content: bytes, target: Path) -> Path:
+    """Write `content` so that a reader sees the whole file or none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=target.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    return Path(name).replace(target)

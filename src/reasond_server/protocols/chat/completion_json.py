@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.http_api.event_frames import frame_event
+from reasond_server.http_api.exchange import frame_event
 from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES
 from reasond_server.types import FinishReason
 

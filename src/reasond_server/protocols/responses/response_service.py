@@ -16,7 +16,7 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation, s
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
-from reasond_server.http_api.event_frames import frame_event
+from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.protocols.openai_requests import plan

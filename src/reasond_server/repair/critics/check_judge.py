@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from reasond_server.repair.critics.code_reviews import Perform
     from reasond_server.repair.critics.critic_port import Critic
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
-    from reasond_server.sandbox.workspaces import SourceTree
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, SourceTree
     from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types.repairs import Check, Finding
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import Check, Finding, SourceFile
 
 ResultT = TypeVar("ResultT")
 CHECK: Final = "check"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from reasond_server.repair.critics.critic_port import Critic
-    from reasond_server.types.repairs import Finding
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import Finding, SourceFile
 
     Perform = Callable[[str, str, Callable[[], Awaitable[str]]], Awaitable[str]]
     """Performs an effect of a kind and digest once: returns what the callable returned now or in an earlier life."""

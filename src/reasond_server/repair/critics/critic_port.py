@@ -17,7 +17,7 @@ from reasond_server.types.repairs import Finding, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 BUILT_IN_CRITICS: Final = ("lint", "tampering")
 """Names that packages cannot take."""

@@ -11,7 +11,7 @@ from reasond_server.repair.edits.python_sources import PythonSourceError, is_pyt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
     Case = tuple[str, str]
     """The arguments of a call and its result, as they are written in Python."""

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection, Mapping, Sequence
 
-    from reasond_server.sandbox.sandbox import Sandbox
-    from reasond_server.sandbox.workspaces import SourceTree
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.sandbox.sandbox import Sandbox, SourceTree
+    from reasond_server.types.repairs import SourceFile
 
 LINT: Final = "lint"
 """Name of this critic."""

@@ -20,7 +20,7 @@ from reasond_server.types.repairs import Finding, Severity
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
     Sign = tuple[str, Severity, str]
     """Rule, severity and message."""

@@ -24,13 +24,13 @@ from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm, Ed
 from reasond_server.repair.edits.parts import find_left_out, merge_fence
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.repair.edits.targets import resolve_targets, write_anchor
-from reasond_server.snapshots.paths import find_collisions, find_problems
+from reasond_server.snapshots.manifests import find_collisions, find_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reasond_server.repair.edits.anchors import AnchorPlace
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 __all__ = [
     "MAX_CHANGED_FILES",

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from reasond_server.errors.base import show
-from reasond_server.snapshots.paths import find_problems
+from reasond_server.snapshots.manifests import find_problems
 
 MAX_PATCH_BYTES: Final = 1024 * 1024
 """The largest patch, in bytes."""

@@ -22,12 +22,12 @@ from reasond_server.base.asyncio_tasks import limit_awake_time
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.repair.edits.patch_parser import PatchError, check_patch
-from reasond_server.snapshots.paths import find_problems
+from reasond_server.snapshots.manifests import find_problems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 __all__ = ["PatchError", "check_patch", "find_git", "make_patch", "validate_patch"]
 

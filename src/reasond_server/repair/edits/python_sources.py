@@ -14,7 +14,7 @@ from reasond_server.base.syntax import parse_module_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 
 _MAX_BYTES: Final = 4 * 1024 * 1024

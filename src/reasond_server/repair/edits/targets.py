@@ -14,7 +14,7 @@ from reasond_server.repair.edits.parts import list_names, merge_fence
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 _PLACEHOLDER: Final = re.compile(
     r"(?:.*/)?path/to/.*|(?:.*/)?(?:(?:your|my|the|some)_?)?(?:file|filename|file_name|example|module|script|code)\.\w+",

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox, SandboxLimits
-    from reasond_server.sandbox.workspaces import SourceTree
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox, SandboxLimits, SourceTree
     from reasond_server.types.repairs import Check
 
 MAX_TIMEOUT_S: Final = 300.0

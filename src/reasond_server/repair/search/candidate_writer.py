@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.search.repair_policy import RepairParameters
     from reasond_server.repair.search.repair_site import RepairSite
     from reasond_server.types import Usage
-    from reasond_server.types.repairs import RepairTask
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import RepairTask, SourceFile
 
 _UNKNOWN_WINDOW: Final = 32_768
 """Tokens of the window where the model does not tell its own."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.types import ToolCall
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 MOST_LOOK_UPS: Final = 6
 """Look-ups of one candidate."""

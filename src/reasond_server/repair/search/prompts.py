@@ -18,8 +18,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reasond_server.types.repairs import Check, CriticReport
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import Check, CriticReport, SourceFile
 
 
 MOST_SHOWN: Final = 50

@@ -18,8 +18,7 @@ from reasond_server.errors.request import InvalidConfigError, InvalidRequestErro
 from reasond_server.executions.desk import link_rpc_to, note_concerned
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.repair.results.outcomes import MOST_RUNS
-from reasond_server.repair.service.assignments import RepairAssignment
-from reasond_server.repair.service.parameters import resolve_parameters
+from reasond_server.repair.service.assignments import RepairAssignment, resolve_parameters
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.service.repair_work import RepairKind
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Execution, Principal, StreamEvent
-    from reasond_server.types.repairs import Check, CriticReport, RepairTask
-    from reasond_server.types.snapshots import FileEntry, Snapshot
+    from reasond_server.types.repairs import Check, CriticReport, FileEntry, RepairTask, Snapshot
 
 MAX_CHECKS: Final = 20
 MAX_ARGUMENTS: Final = 64

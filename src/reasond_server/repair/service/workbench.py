@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from reasond_server.repair.search.repair_policy import RepairPolicy
     from reasond_server.repair.search.repair_site import RepairSite
     from reasond_server.repair.service.assignments import RepairAssignment
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox
-    from reasond_server.sandbox.workspaces import Workspaces
+    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
     from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types.repairs import RepairTask
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import RepairTask, SourceFile
 
 _log = logging.getLogger("reasond.repair")
 

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from reasond_server.sandbox.shepherd import disk, kernel, kin
+from reasond_server.sandbox.shepherd import job_usage, kernel
 from reasond_server.sandbox.shepherd.job_launch import NOT_EXECUTABLE, NOT_FOUND, OWN_TASKS, launch
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ class Watch:
         """Return the name of a limit that is exceeded now, or nothing."""
         now = time.monotonic()
         if now - self._started >= self._bounds["wall_s"]:
-            self._find_used_up(kin.list_descendants(os.getpid()))
+            self._find_used_up(job_usage.list_descendants(os.getpid()))
             return "wall_s"
         if now < self._next_look:
             return ""
-        pids = kin.list_descendants(os.getpid())
+        pids = job_usage.list_descendants(os.getpid())
         found = self._find_used_up(pids) or (self._find_full(pids) if now >= self._next_disk else "")
         # A look that takes long must not become all that is done.
         self._next_look = max(now + _LOOK_S, time.monotonic() + _LOOK_S / 2)
@@ -100,11 +100,11 @@ class Watch:
 
     def _find_used_up(self, pids: list[int]) -> str:
         bounds = self._bounds
-        usage = kin.measure(pids, memory_limit=bounds["memory_bytes"])
-        self.cpu_s = max(self.cpu_s, usage.cpu_s + measure_ended_cpu())
-        if usage.tasks > bounds["processes"] + OWN_TASKS:
+        used = job_usage.measure_processes(pids, memory_limit=bounds["memory_bytes"])
+        self.cpu_s = max(self.cpu_s, used.cpu_s + measure_ended_cpu())
+        if used.tasks > bounds["processes"] + OWN_TASKS:
             return "processes"
-        if usage.memory_bytes > bounds["memory_bytes"]:
+        if used.memory_bytes > bounds["memory_bytes"]:
             return "memory_bytes"
         return "cpu_s" if self.cpu_s > bounds["cpu_s"] else ""
 
@@ -113,8 +113,8 @@ class Watch:
         began = time.monotonic()
         left = bounds["disk_bytes"] + bounds["base_bytes"]
         for folder in bounds["folders"]:
-            left -= disk.measure_folder(folder, limit=max(0, left))
-        left -= disk.measure_deleted(pids)
+            left -= job_usage.measure_folder(folder, limit=max(0, left))
+        left -= job_usage.measure_deleted(pids)
         ended = time.monotonic()
         self._next_disk = ended + _DISK_SHARE * (ended - began)
         return "disk_bytes" if left < 0 else ""
@@ -166,10 +166,10 @@ class StartedJob:
         """
         poll = select.poll()
         poll.register(self.output, select.POLLIN)
-        for pids in kin.list_by_age(os.getpid(), without=self.pid if self._has_namespace else 0):
-            kin.ask_for_stacks(pids)
+        for pids in job_usage.list_by_age(os.getpid(), without=self.pid if self._has_namespace else 0):
+            job_usage.ask_for_stacks(pids)
             end = time.monotonic() + _STACKS_S
-            while (left := end - time.monotonic()) > 0 and kin.are_alive(pids):
+            while (left := end - time.monotonic()) > 0 and job_usage.are_alive(pids):
                 if poll.poll(min(left, _LOOK_S) * 1000) and not self._take(kept):
                     return
         while poll.poll(0) and self._take(kept):
@@ -186,7 +186,7 @@ class StartedJob:
         os.close(self._commands)
         if self._has_namespace and not self._is_reaped:
             os.kill(self.pid, signal.SIGKILL)
-        kin.end_all(grace_s=_GRACE_S if self._ends_at_once else 0.0)
+        job_usage.end_all(grace_s=_GRACE_S if self._ends_at_once else 0.0)
 
     def read_failure(self) -> str:
         """Return why there was no job, or nothing; waits until it runs."""

@@ -1,6 +1,5 @@
 """ReAct: cycles of thought, action and observation until the model can answer. Tools run only if the task allows it."""
 
-from reasond_server.strategies.react.config import ReactConfig
-from reasond_server.strategies.react.strategy import React
+from reasond_server.strategies.react.strategy import React, ReactConfig
 
 __all__ = ["React", "ReactConfig"]

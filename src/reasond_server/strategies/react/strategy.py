@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
+
+from pydantic import Field
 
 from reasond_server.context.answers import find_marked_answer, split_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
@@ -16,10 +18,9 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.react import prompts as words
-from reasond_server.strategies.react.config import ReactConfig
 from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.tools.execution import refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
@@ -32,6 +33,33 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ToolSpec
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task, ToolResult
+
+
+class ReactConfig(StrategyConfig):
+    """The parameters, with the defaults and ranges of seed 001; `max_tool_calls` is our own."""
+
+    max_iterations: Annotated[
+        int, Field(ge=1, le=50, description="Most thought-action-observation cycles; the last one must answer.")
+    ] = 10
+    max_tokens_per_step: Annotated[
+        int, Field(ge=LEAST_TOKENS, le=8192, description="Most tokens the model may write per cycle.")
+    ] = 2048
+    temperature: Temperature = 0.7
+    allow_tool_use: Annotated[
+        bool, Field(description="Whether tools may be called; needs the permission reasoning:tools.")
+    ] = False
+    max_tool_calls: Annotated[int, Field(ge=0, le=50, description="Most tool calls in the whole run.")] = 10
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether the run may call tools."""
+        return self.allow_tool_use
+
+    @property
+    def most_steps(self) -> int:
+        """Most steps of a run."""
+        return self.max_iterations
+
 
 _MAX_CORRECTIONS: Final = 2
 _MAX_EMPTY_REPLIES: Final = 2

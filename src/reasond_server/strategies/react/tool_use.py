@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.llm.model import TokenCounter, ToolSpec
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.tool import Toolbox
     from reasond_server.types import ToolResult
 
 

@@ -24,13 +24,14 @@ from reasond_server.search.controller import SearchEnding, TreeSearch
 from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection, rank
 from reasond_server.search.tree import ROOT_ID, build_root
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
-from reasond_server.strategies.tree_of_thought.config import (
+from reasond_server.strategies.tree_of_thought.prompts import (
     LEAST_CALLS,
     ThoughtJudge,
+    ThoughtShape,
     TreeOfThoughtConfig,
+    TreePrompts,
     TreeSearchOrder,
 )
-from reasond_server.strategies.tree_of_thought.prompts import ThoughtShape, TreePrompts
 from reasond_server.strategies.tree_of_thought.thoughts import (
     ThoughtCalls,
     ThoughtEvaluator,

@@ -32,7 +32,7 @@ def config(folder: Path, base_url: str, more: str = "", *, name: str = "") -> Pa
 
 
 def check(path: Path | None, name: str = "", *, as_json: bool = False, limit_s: float = 10.0) -> ExitCode:
-    return backends.check(name, config=path, environ={}, limit_s=limit_s, as_json=as_json)
+    return backends.check(name, config=path, environ={}, limit=limit_s, as_json=as_json)
 
 
 def test_what_is_printed_can_be_pasted_and_then_fits(
@@ -105,7 +105,7 @@ def test_where_there_is_no_file_a_new_one_is_named(tmp_path: Path, capsys: pytes
     with odd_server(Manners(limits=("max_tokens",), usage=True)) as base_url:
         environ = {"REASOND__LLM__PROVIDER": "openai", "REASOND__LLM__MODEL": "m", "REASOND__LLM__BASE_URL": base_url}
         with contextlib.chdir(tmp_path):
-            backends.check("", config=None, environ=environ, limit_s=10.0, as_json=False)
+            backends.check("", config=None, environ=environ, limit=10.0, as_json=False)
         out = capsys.readouterr().out
         assert "# into a new file config.toml here, which every command then reads:\n[llm]\n" in out
         path = tmp_path / "config.toml"

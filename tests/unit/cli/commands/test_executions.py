@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from reasond.v1.repairs_pb2 import Repair
 from reasond.v1.strategies_pb2 import Thought
 from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
 from reasond.v1.turns_pb2 import TurnResult
-from reasond_server.cli.commands.executions import ExecutionQuery, follow, list_executions, show_execution
+from reasond_server.cli.commands.executions import follow, list_executions, show_execution
 from reasond_server.cli.outcome import CommandError, ExitCode
 from tests.unit.cli.commands.test_turn import connect_to
 from tests.unit.client.conftest import ScriptedServer
@@ -51,8 +51,15 @@ def server() -> Iterator[ScriptedServer]:
 
 def test_executions_are_listed_by_state_and_time(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers("ListExecutions", executions_pb.ListExecutionsResponse(executions=[EXECUTION]))
-    wanted = ExecutionQuery(strategy="react", state="Succeeded", since="2026-11-23T10:00:00Z", until="2026-11-24")
-    assert list_executions(wanted, connection=connect_to(server), environ={}, as_json=False) is ExitCode.OK
+    code = list_executions(
+        strategy="react",
+        state="Succeeded",
+        since="2026-11-23T10:00:00Z",
+        until="2026-11-24",
+        connection=connect_to(server),
+        environ={},
+    )
+    assert code is ExitCode.OK
     assert capsys.readouterr().out.splitlines() == [LINE]
     asked = server.calls[0].request
     assert (asked.strategy, asked.state) == ("react", ExecutionState.EXECUTION_STATE_SUCCEEDED)
@@ -63,16 +70,16 @@ def test_executions_are_listed_by_state_and_time(server: ScriptedServer, capsys:
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (ExecutionQuery(state="done"), "--state 'done' is no state"),
-        (ExecutionQuery(since="yesterday"), "--since 'yesterday' is no time"),
-        (ExecutionQuery(until=""), "--until '' is no time"),
+        ({"state": "done"}, "--state 'done' is no state"),
+        ({"since": "yesterday"}, "--since 'yesterday' is no time"),
+        ({"until": ""}, "--until '' is no time"),
     ],
 )
 def test_a_filter_that_cannot_be_sent_is_refused_here(
-    wanted: ExecutionQuery, says: str, server: ScriptedServer
+    wanted: dict[str, Any], says: str, server: ScriptedServer
 ) -> None:
     with pytest.raises(CommandError, match=says) as refused:
-        list_executions(wanted, connection=connect_to(server), environ={}, as_json=False)
+        list_executions(**wanted, connection=connect_to(server), environ={})
     assert refused.value.code is ExitCode.BAD_REQUEST
     assert server.calls == []
 

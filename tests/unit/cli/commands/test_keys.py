@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from reasond_server.access.api_keys import find_key_id, hash_key
-from reasond_server.cli.commands.keys import KeyRequest, create, revoke, show
+from reasond_server.cli.commands.keys import create, revoke, show
 from reasond_server.cli.outcome import CommandError
 from reasond_server.config import load
 from reasond_server.config.api_key_file import read_api_keys
@@ -16,7 +16,7 @@ from reasond_server.errors.base import SettingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-WANTED = KeyRequest(subject="chat", permissions=("reasoning:execute",))
+WANTED: dict[str, Any] = {"subject": "chat", "permission": ["reasoning:execute"]}
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def make(config: Path, capsys: pytest.CaptureFixture[str], wanted: KeyRequest = WANTED) -> str:
-    assert create(wanted, config=config, environ={}) == 0
+def make(config: Path, capsys: pytest.CaptureFixture[str], wanted: dict[str, Any] = WANTED) -> str:
+    assert create(**wanted, config=config, environ={}) == 0
     return capsys.readouterr().out.removesuffix("\n")
 
 
@@ -45,7 +45,7 @@ def test_stdout_gets_the_key_alone_and_the_file_only_its_hash(config: Path, caps
 
 def test_a_list_tells_whom_keys_stand_for_and_never_a_hash(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = make(config, capsys)
-    second = make(config, capsys, KeyRequest(subject="ci", roles=("solver",), tenant="acme", lifetime="90d"))
+    second = make(config, capsys, {"subject": "ci", "role": ["solver"], "tenant": "acme", "lifetime": "90d"})
     assert revoke(find_key_id(first), config=config, environ={}) == 0
     capsys.readouterr()
     assert show(config=config, environ={}, as_json=False) == 0
@@ -74,28 +74,28 @@ def test_a_key_that_was_found_somewhere_is_revoked_by_its_text(
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (KeyRequest(subject="chat"), "would permit nothing"),
-        (KeyRequest(subject="", permissions=("admin",)), "1-256 characters"),
-        (KeyRequest(subject="a\nb", permissions=("admin",)), "subject"),
-        (KeyRequest(subject="chat", permissions=("admin",), tenant="sub:other"), "tenant"),
-        (KeyRequest(subject="chat", permissions=("a b",)), "no spaces"),
-        (KeyRequest(subject="chat", permissions=("admin",), lifetime="soon"), "is no time"),
-        (KeyRequest(subject="chat", permissions=("admin",), lifetime="0s"), "is not between"),
-        (KeyRequest(subject="chat", permissions=("admin",), lifetime="99999d"), "is not between"),
+        ({"subject": "chat"}, "would permit nothing"),
+        ({"subject": "", "permission": ["admin"]}, "1-256 characters"),
+        ({"subject": "a\nb", "permission": ["admin"]}, "subject"),
+        ({"subject": "chat", "permission": ["admin"], "tenant": "sub:other"}, "tenant"),
+        ({"subject": "chat", "permission": ["a b"]}, "no spaces"),
+        ({"subject": "chat", "permission": ["admin"], "lifetime": "soon"}, "is no time"),
+        ({"subject": "chat", "permission": ["admin"], "lifetime": "0s"}, "is not between"),
+        ({"subject": "chat", "permission": ["admin"], "lifetime": "99999d"}, "is not between"),
     ],
 )
 def test_a_key_that_no_server_would_accept_is_not_made(
-    config: Path, wanted: KeyRequest, words: str, capsys: pytest.CaptureFixture[str]
+    config: Path, wanted: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CommandError, match=words) as caught:
-        create(wanted, config=config, environ={})
+        create(**wanted, config=config, environ={})
     assert caught.value.code == 2
     assert capsys.readouterr().out == ""
     assert not (config.parent / "keys.json").exists()
 
 
 def test_words_that_open_nothing_are_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    create(KeyRequest(subject="a", permissions=("reasoning:exceute",), roles=("slover",)), config=config, environ={})
+    create(subject="a", permission=["reasoning:exceute"], role=["slover"], config=config, environ={})
     told = capsys.readouterr().err
     assert "'reasoning:exceute'" in told
     assert "there is no role 'slover'; [auth.roles] has solver" in told
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_not_written_over(config: Path) -> None:
     path = config.parent / "keys.json"
     path.write_text("{", encoding="utf-8")
     with pytest.raises(SettingsError, match="no list of API keys"):
-        create(WANTED, config=config, environ={})
+        create(**WANTED, config=config, environ={})
     assert path.read_text(encoding="utf-8") == "{"
 
 

@@ -14,7 +14,6 @@ from reasond.v1 import turns_pb2
 from reasond.v1.execution_pb2 import FINISH_REASON_ANSWERED, FINISH_REASON_BUDGET_EXHAUSTED, Usage
 from reasond.v1.strategies_pb2 import ToolCall
 from reasond_server.cli.commands.turn import (
-    TurnRequest,
     attach,
     cancel_turn,
     delete_session,
@@ -114,8 +113,8 @@ def test_a_turn_shows_a_line_per_event_runs_its_tools_and_prints_the_answer(
     settled = event(4, reentered=turns_pb2.Reentered(etag="h1", call_ids=["c1"]))
     server.answers("ExecuteTurn", [STARTED, CALLED, handed], [settled, DONE])
     server.answers("GetTurn", waiting(ADD))
-    wanted = TurnRequest(text="1 + 2?", session="s", mode="careful", tools=tools)
-    assert run_turn(wanted, connection=connect_to(server), environ={}, as_json=False) is ExitCode.OK
+    code = run_turn("1 + 2?", session="s", mode="careful", tools=tools, connection=connect_to(server), environ={})
+    assert code is ExitCode.OK
     shown = capsys.readouterr()
     assert shown.out == "The sum is 3.\n"
     assert shown.err.splitlines() == [
@@ -135,7 +134,7 @@ def test_a_turn_shows_a_line_per_event_runs_its_tools_and_prints_the_answer(
 
 def test_json_is_one_event_per_line(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers("ExecuteTurn", [STARTED, DONE])
-    assert run_turn(TurnRequest(text="x"), connection=connect_to(server), environ={}, as_json=True) is ExitCode.OK
+    assert run_turn("x", connection=connect_to(server), environ={}, as_json=True) is ExitCode.OK
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["sequence"], each["turn_id"]) for each in shown] == [("1", "t1"), ("9", "t1")]
 
@@ -161,7 +160,7 @@ def test_without_a_terminal_an_approval_is_refused_with_the_command_that_gives_i
     server.answers("ExecuteTurn", [STARTED, event(2, handed_off=handed_off(ADD, DEPLOY, MAIL))])
     server.answers("GetTurn", waiting(ADD, DEPLOY, MAIL))
     with pytest.raises(CommandError) as caught:
-        run_turn(TurnRequest(text="x", tools=tools), connection=connect_to(server), environ={}, as_json=False)
+        run_turn("x", tools=tools, connection=connect_to(server), environ={}, as_json=False)
     assert caught.value.message.startswith("Turn t1 waits for a person, and stdin is no terminal: c2 approve deploy")
     assert caught.value.remedy == "Settle it with: reasond turns resolve t1 --approve c2 --result c3=JSON"
     assert len(server.of("ExecuteTurn")) == 1
@@ -181,8 +180,7 @@ def test_on_a_terminal_a_person_decides_and_stands_in_for_tools_that_are_not_her
     monkeypatch.setattr("sys.stdin", Terminal('{"sum": 3}\ny\nnot on a Friday\nsent\n'))
     server.answers("GetTurn", waiting(ADD, DEPLOY, second, MAIL))
     server.answers("ExecuteTurn", [DONE])
-    nothing = read_answers(approved=[], refused=[], results=[], errors=[])
-    assert resolve("t1", nothing, tools=None, connection=connect_to(server), environ={}, as_json=False) is ExitCode.OK
+    assert resolve("t1", connection=connect_to(server), environ={}) is ExitCode.OK
     assert 'c2 approve deploy {"a": 1, "b": 2}\napprove? [y/N or why not] ' in capsys.readouterr().err
     reentry = server.of("ExecuteTurn")[0].request.reentry
     assert [(each.call_id, each.result_json) for each in reentry.results] == [("c1", '{"sum": 3}'), ("c3", '"sent"')]
@@ -195,10 +193,17 @@ def test_options_settle_what_a_turn_waits_for(server: ScriptedServer, tools: str
     third = pending("c5", "look", turns_pb2.CALL_KIND_EXECUTE)
     server.answers("GetTurn", waiting(ADD, DEPLOY, MAIL, second, third))
     server.answers("ExecuteTurn", [DONE])
-    answers = read_answers(
-        approved=["c2"], refused=["c4=too late"], results=['c3={"sent": true}'], errors=["c5=no such file"]
+    code = resolve(
+        "t1",
+        approve=["c2"],
+        refuse=["c4=too late"],
+        result=['c3={"sent": true}'],
+        error=["c5=no such file"],
+        tools=tools,
+        connection=connect_to(server),
+        environ={},
     )
-    assert resolve("t1", answers, tools=tools, connection=connect_to(server), environ={}, as_json=False) is ExitCode.OK
+    assert code is ExitCode.OK
     reentry = server.of("ExecuteTurn")[0].request.reentry
     assert {each.call_id: (each.result_json, each.is_error) for each in reentry.results} == {
         "c1": ("3", False),
@@ -213,16 +218,14 @@ def test_options_settle_what_a_turn_waits_for(server: ScriptedServer, tools: str
 
 def test_answers_for_other_calls_are_refused_before_anything_runs(server: ScriptedServer) -> None:
     server.answers("GetTurn", waiting(DEPLOY))
-    answers = read_answers(approved=["c9"], refused=[], results=[], errors=[])
     with pytest.raises(CommandError, match="does not wait for c9"):
-        resolve("t1", answers, tools=None, connection=connect_to(server), environ={}, as_json=False)
+        resolve("t1", approve=["c9"], connection=connect_to(server), environ={})
 
 
 def test_a_turn_that_does_not_wait_cannot_be_resolved(server: ScriptedServer) -> None:
     server.answers("GetTurn", pb.GetTurnResponse(turn=turns_pb2.Turn(turn_id="t1", state=turns_pb2.TURN_STATE_RUNNING)))
-    answers = read_answers(approved=[], refused=[], results=[], errors=[])
     with pytest.raises(CommandError, match="Turn t1 does not wait: it is running"):
-        resolve("t1", answers, tools=None, connection=connect_to(server), environ={}, as_json=False)
+        resolve("t1", connection=connect_to(server), environ={})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.eventlog.store import ExecutionStore, Lease, Record, Recovery
-from reasond_server.reasoning.offered_models import OfferedModels
+from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.plan import Plan, encode_plan
 from reasond_server.runs.runner import Runner, RunnerLimits

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.llm.counting import ByteCounter, EstimatingCounter, Learner
-from reasond_server.llm.counting.calibration import Calibration
-from reasond_server.llm.counting.estimates import count_at_least
+from reasond_server.llm.counting.estimates import Calibration, count_at_least
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.llm.model import Message, Role
 from tests.unit.llm.counting.tokenizer_samples import SAMPLES

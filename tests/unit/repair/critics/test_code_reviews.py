@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 FILES = source_files({"a.py": "bad\n", "b.py": "bad\n"})
 

@@ -15,7 +15,7 @@ from tests.repairing import source_files
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.types.snapshots import SourceFile
+    from reasond_server.types.repairs import SourceFile
 
 
 class Style:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.repair.edits.edit_application import Edit, EditError, apply_edits
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

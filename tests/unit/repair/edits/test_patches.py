@@ -13,7 +13,7 @@ import pytest
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.repair.edits import patches
 from reasond_server.repair.edits.patches import PatchError, make_patch, validate_patch
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 from tests.repairing import install_slow_git
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.repair.edits.python_sources import compute_code_key
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.repair.search.look_ups import LOOK_UPS, look_up
 from reasond_server.types import ToolCall
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import SourceFile
 
 FILES = {
     "a.py": SourceFile(path="a.py", content=b"one\ntwo\nthree\n"),

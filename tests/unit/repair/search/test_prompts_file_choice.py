@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.repair.edits.protection import build_protection
 from reasond_server.repair.search.prompts import MOST_SHOWN, choose_files, leave_out_held_out
-from reasond_server.types.repairs import Check, CheckRole
-from reasond_server.types.snapshots import SourceFile
+from reasond_server.types.repairs import Check, CheckRole, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,9 +19,9 @@ from reasond_server.types.repairs import (
     RepairGoal,
     RepairTask,
     Severity,
+    SourceFile,
     SuiteOutcome,
 )
-from reasond_server.types.snapshots import SourceFile
 
 POLICY = RepairPolicy(enabled=True, commands={"unit": ("pytest", "-q")})
 TESTS = Check(name="tests", role=CheckRole.REPRODUCE, argv=("pytest", "-q"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import ChatModel, ChatRequest
     from reasond_server.strategies.strategy import StrategyEvent
-    from reasond_server.tools.toolbox import Toolbox
+    from reasond_server.tools.tool import Toolbox
 
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"

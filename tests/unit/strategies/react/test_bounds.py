@@ -17,7 +17,7 @@ from reasond_server.strategies.react import React, ReactConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.tools.calculator import Calculator
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.types import (
     Budget,
     CostClass,

@@ -23,7 +23,7 @@ from reasond_server.strategies.react.tool_use import (
     fit_specs,
 )
 from reasond_server.tools.calculator import Calculator
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.types import FinishReason, ToolCall
 
 JSON = st.recursive(

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.strategies.tree_of_thought.config import LEAST_THOUGHT_TOKENS
-from reasond_server.strategies.tree_of_thought.prompts import ThoughtShape, TreePrompts
+from reasond_server.strategies.tree_of_thought.prompts import LEAST_THOUGHT_TOKENS, ThoughtShape, TreePrompts
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
