@@ -35,7 +35,7 @@ from reasond_server.demo import DemoModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, WrappedModel
 from reasond_server.repair.search.prompts import PreviousCandidate, RepairPrompts, ShownFiles
 from reasond_server.tools.calculator import Calculator
-from reasond_server.tools.source import Tools
+from reasond_server.tools.execution import Tools
 from reasond_server.types import Task, ToolCall, Usage
 from reasond_server.types.repairs import CriticReport
 from reasond_server.types.turns import TurnStart
