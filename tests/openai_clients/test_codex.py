@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.cli.commands.keys import KeyRequest, create
+from reasond_server.cli.commands.keys import create
 from tests.engines.served import serving
 from tests.faults.upstream import DONE, STREAM_HEAD, chunk, event, upstream, usage
 from tests.openai_clients.client_environments import find_codex
@@ -115,7 +115,7 @@ async def test_codex_ends_its_task_although_the_server_that_it_speaks_to_is_kill
             "REASOND__LLM__BASE_URL": model.address,
             "REASOND__LLM__MODEL": "fake",
         }
-        create(KeyRequest(subject="codex", permissions=("admin",)), config=None, environ=environ)
+        create(subject="codex", permission=["admin"], config=None, environ=environ)
         key = capsys.readouterr().out.strip()
         servers = [await stack.enter_async_context(serving(tmp_path, f"server{n}", environ)) for n in range(2)]
         door = await asyncio.start_server(lambda *ends: forward(servers, *ends), "127.0.0.1", 0)
