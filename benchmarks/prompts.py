@@ -11,7 +11,7 @@ the model read and wrote. The rules:
   at least two lines before the one that prints.
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
 
-`--tasks` names the file: word_problems.jsonl, choices.jsonl or extractions.jsonl beside this file, or one of yours.
+`--tasks` names the file: word_problems.jsonl or choices.jsonl beside this file, or one of yours.
 
 `--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address
 of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal

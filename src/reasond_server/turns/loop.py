@@ -153,8 +153,7 @@ class TurnLoop:
             await self._call_model(step)
         except ModelError as error:
             is_failure = build_error_ending(error, usage=self.run.accounts.usage).error is not None
-            is_synthesis = step.goal is ContextGoal.SYNTHESIS and not step.problems
-            if not (is_synthesis and is_failure and self.progress.written_answer):
+            if not (_has_draft(step) and is_failure and self.progress.written_answer):
                 raise
             await self._finish(keep_draft(self.progress, self.policy, error.full_message))
 
@@ -166,7 +165,6 @@ class TurnLoop:
         # Some providers refuse a history with tool calls if the list of tools is missing, so the last call has it too.
         offered = self.tools.offered_in(mode, with_own=self._offers_own(), with_reading=self._offers_reading())
         provided = self.providers.render(step.goal, is_first=not self.progress.replies)
-        window = self._find_window(model)
         room, inputs = self._fit(step, model, offered, provided)
         try:
             context = await build_context(inputs)
@@ -174,16 +172,12 @@ class TurnLoop:
             if self.progress.replies and not step.is_last:
                 await self._call_model(replace(step, is_last=True))
                 return
-            raise _tell_tools(error, offered, model, window=window) if offered else error from None
-        if step.goal is ContextGoal.SYNTHESIS and not (step.problems or self._is_worth_a_call(context)):
+            raise _tell_tools(error, offered, model, window=self._find_window(model)) if offered else error from None
+        if _has_draft(step) and not self._is_worth_a_call(context):
             await self._finish(keep_draft(self.progress, self.policy))
             return
-        if not step.is_last:
-            summary = await self._summariser.summarise_one(self.progress, inputs, context)
-            if summary is not None:
-                # The next step makes the prompt again, with the summary in it.
-                self._append(summary)
-                return
+        if not step.is_last and await self._summarise(inputs, context):
+            return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
         schema = self._find_enforced(model) if step.problems else None
@@ -201,14 +195,11 @@ class TurnLoop:
             reply = await ask
         except ContextExhaustedError as error:
             shown = sum(item.tokens for item in context.report.items)
-            # A synthesis has a draft that stands.
-            is_kept = step.goal is ContextGoal.SYNTHESIS and not step.problems
-            if not self._narrow(model, error, before=min(window, shown + room)) or is_kept:
+            if not self._narrow(model, error, before=shown + room) or _has_draft(step):
                 raise
             await self._call_model(step)
             return
         calls = self._mint(reply.calls)
-        names = {spec.name for spec in offered}
         self._append(
             ModelCallStep(
                 index=index,
@@ -221,16 +212,26 @@ class TurnLoop:
                 thinking=reply.thinking,
                 finish=reply.finish,
                 context=context.report.items,
-                tools=tuple(sorted(names)),
+                tools=tuple(sorted({spec.name for spec in offered})),
                 calls=calls,
                 provider_ids=tuple(call.call_id for call in reply.calls),
                 renderings=log_renderings(context.renderings),
                 blocks=tuple(one.name for one in provided if one.scope is ContextScope.TURN),
             )
         )
+        self._report_call(index, step.goal, context, calls)
+
+    def _report_call(self, index: int, goal: ContextGoal, context: ReasoningContext, calls: Sequence[ToolCall]) -> None:
         self.run.trace.note_step({"reasond.step.index": index})
         results = self.progress.ledger.keys() - {call.call_id for call in calls}
-        report_context(self.observer, context.report.items, goal=step.goal, results=results)
+        report_context(self.observer, context.report.items, goal=goal, results=results)
+
+    async def _summarise(self, inputs: ContextInputs, context: ReasoningContext) -> bool:
+        """Return whether a summary was written and logged; the next step makes the prompt again, with it."""
+        summary = await self._summariser.summarise_one(self.progress, inputs, context)
+        if summary is not None:
+            self._append(summary)
+        return summary is not None
 
     def _fit(
         self, step: CallModel, model: ChatModel, offered: Sequence[ToolSpec], provided: Sequence[ProvidedText]
@@ -261,7 +262,7 @@ class TurnLoop:
 
     def _narrow(self, model: ChatModel, error: ContextExhaustedError, *, before: int) -> bool:
         """Fit further prompts to a smaller window than `before`, after the server refused one; False: none is left."""
-        told = int(error.metadata.get("context_window", 0))
+        told, before = int(error.metadata.get("context_window", 0)), min(before, self._find_window(model))
         window = told if 0 < told < before else before * 3 // 4
         if window < _LEAST_WINDOW:
             return False
@@ -465,6 +466,11 @@ class TurnLoop:
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
         return nullcontext() if self.run.journal is None else self.run.journal.act()
+
+
+def _has_draft(step: CallModel) -> bool:
+    """Return whether the step only writes a draft again, which stands if it fails."""
+    return step.goal is ContextGoal.SYNTHESIS and not step.problems
 
 
 def _say_to_model(step: CallModel) -> str:

@@ -246,7 +246,7 @@ async def test_tools_that_do_not_fit_the_window_are_refused_before_the_model_is_
     tools = [replace(client_tool(f"open_{number}"), description="Opens it. " * 50) for number in range(40)]
     server = serve([], has_native_tools=has_native_tools, context_window=4_096)
 
-    with pytest.raises(ContextExhaustedError, match="the 41 tools that are offered take") as caught:
+    with pytest.raises(ContextExhaustedError, match="the 40 tools that are offered take") as caught:
         await server.run(TurnStart(message="Go", client_tools=tools))
 
     assert int(caught.value.metadata["tools_tokens"]) > 4_096

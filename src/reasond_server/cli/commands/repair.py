@@ -58,6 +58,12 @@ Limits = Annotated[
         "--limit", metavar="[CHECK=]SECONDS", help="Longest time of one run of a check, or of all; repeatable."
     ),
 ]
+EnvironmentName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Environment of the server for the commands; else guessed.")
+]
+SearchName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="refine_beam, lats, greedy or best_of_n; else the server's.")
+]
 RepairTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
 ]
@@ -99,12 +105,8 @@ def repair(
     test: Tests = None,
     regression: Regressions = None,
     held_out: HeldOut = None,
-    environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment of the server for the commands; else guessed.")
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option(metavar="NAME", help="refine_beam, lats, greedy or best_of_n; else the server's.")
-    ] = None,
+    environment: EnvironmentName = None,
+    search: SearchName = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A parameter of the repair; repeatable.")
     ] = None,
