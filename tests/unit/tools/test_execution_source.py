@@ -71,7 +71,7 @@ def test_the_built_in_tools_are_installed_and_load() -> None:
 
 
 def test_an_entry_gives_a_tool_of_its_name() -> None:
-    here = "tests.unit.tools.test_source"
+    here = "tests.unit.tools.test_execution_source"
     assert INSTALLED_TOOLS.load(["calculator"], installed=[point("calculator", f"{here}:READY")]) == (READY,)
     with pytest.raises(SettingsError, match="gives no tool: Server is no tool"):
         INSTALLED_TOOLS.load(["wrong"], installed=[point("wrong", f"{here}:Server")])
