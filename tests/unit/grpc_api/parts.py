@@ -100,6 +100,10 @@ EXECUTION = Execution(
     expire_time=START + timedelta(hours=1),
     last_sequence=3,
     usage=USAGE,
+    question="What is six times seven?",
+    outcome="42",
+    client="ann",
+    wire="grpc",
 )
 VIEW = ExecutionView(execution=EXECUTION, result=RESULT, steps=(STEP,))
 PRINCIPAL = Principal(subject="ann", tenant="acme", permissions=frozenset({"admin"}))

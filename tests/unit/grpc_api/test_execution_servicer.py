@@ -77,7 +77,11 @@ async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
     reasoning = ScriptedReasoning()
     async with serving(reasoning) as served:
         request = pb.ListExecutionsRequest(
-            page_size=7, page_token="t", strategy="alpha", finish_reason=execution_pb2.FINISH_REASON_MAX_ITERATIONS
+            page_size=7,
+            page_token="t",
+            strategy="alpha",
+            finish_reason=execution_pb2.FINISH_REASON_MAX_ITERATIONS,
+            text="gates",
         )
         found = await served.executions.ListExecutions(request, metadata=AUTHORIZED)
 
@@ -92,4 +96,5 @@ async def test_executions_are_listed_by_strategy_and_finish_reason() -> None:
         "create_time_before": None,
         "page_size": 7,
         "page_token": "t",
+        "text": "gates",
     }

@@ -91,7 +91,7 @@ async def test_a_run_that_fails_after_a_step_leaves_its_partial_result_in_the_er
     partial = error["data"]["partial"]
     assert partial["finish_reason"] == "failed"
     assert partial["error"]["reason"] == "MODEL_FAILED"
-    assert len(partial["trace"]) == 1
+    assert [step["content"] for step in partial["trace"]] == ["Thinking.notes", "half a th"]
     assert partial["metrics"]["total_tokens"] > 0
     got = await site.call("executions.get", {"execution_id": partial["execution_id"]})
     assert got["result"]["reasoning"] == partial

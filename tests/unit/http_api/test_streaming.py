@@ -173,10 +173,12 @@ async def test_a_call_that_is_refused_is_one_error_event(
 async def test_a_run_that_fails_ends_with_its_result_and_its_error(serve_site: ServeSite) -> None:
     site = await serve_site(FunctionModel(lambda _: Reply(text="half", error=ModelFailedError("it broke off"))))
     events = await stream(site, call_of(site, query="q"))
-    assert [event.name for event in events] == ["started", "completed", "error"]
-    assert events[1].data["completed"]["finish_reason"] == "failed"
-    assert events[2].data["data"]["reason"] == "MODEL_FAILED"
-    assert events[2].data["data"]["partial"]["execution_id"] == events[0].data["execution_id"]
+    started, cut, completed, error = events
+    assert [event.name for event in events] == ["started", "iteration", "completed", "error"]
+    assert cut.data["iteration"]["thought"]["text"] == "half"
+    assert completed.data["completed"]["finish_reason"] == "failed"
+    assert error.data["data"]["reason"] == "MODEL_FAILED"
+    assert error.data["data"]["partial"]["execution_id"] == started.data["execution_id"]
 
 
 async def test_what_cannot_be_streamed_is_answered_as_usual(site: Site) -> None:
