@@ -182,10 +182,13 @@ def test_every_character_is_shown_exactly_once(
     requests, _ = work(Task(query=query, material=material), config, ["<continue>seen</continue>"], counter)
     contents = [request.messages[1].content for request in requests]
     found = (
-        re.search(r"<(passage|material)[^>\n]*>\n(.*)\n</\1 [a-z]{28}>\Z", content, re.DOTALL) for content in contents
+        re.search(r"^<(passage|material)[^>\n]*>\n(.*)\n</\1 [a-z]{28}>$", content, re.DOTALL | re.MULTILINE)
+        for content in contents
     )
     read = "".join(one[2] for one in found if one)
-    (question,) = {content[content.index("\n") + 1 : content.index("\n</question")] for content in contents}
+    (question,) = {
+        one[1] for content in contents for one in re.findall(r"<(question)[^>\n]*>\n(.*)\n</\1", content, re.DOTALL)
+    }
     if question == neutralize(query):
         assert plain(read) == plain(material)
         return
