@@ -37,7 +37,7 @@ class Desks:
 
     def __init__(self, time: ManualClock) -> None:
         clock = time.clock()
-        self.store = MemoryExecutionStore(max_executions=99, max_bytes=10**6, now=time.now)
+        self.store = MemoryExecutionStore(max_executions=9_999, max_bytes=10**8, now=time.now)
         self.runner = Runner(store=self.store, model=EchoModel(), clock=clock, limits=LIMITS)
         self.follower = Follower(
             store=self.store, runner=self.runner, clock=clock, heartbeat_interval_s=9, flush_interval_s=0
