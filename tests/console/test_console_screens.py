@@ -520,7 +520,7 @@ async def test_a_server_that_stops_is_told_and_its_successor_goes_on_with_the_ru
         execution_id = await begin(listening, query="Please hold.", strategy="chain_of_thought")
         await page.goto(listening.console_link)
         await page.goto(f"{listening.console}#/run/{execution_id}")
-        await expect(page.locator(".state.running")).to_be_visible()
+        await expect(page.locator(".badge.busy")).to_be_visible()
         await before.drain()
         await expect(page.get_by_text("Trying again")).to_be_visible()
         after = Server(load(None, environ), environ=environ, dev=True, model=second.model())

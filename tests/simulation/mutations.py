@@ -136,7 +136,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="waiting-counts-as-work",
-        path="runs/takeovers.py",
+        path="runs/run_factory.py",
         old="        if is_pause(logged.event)",
         new="        if False",
     ),

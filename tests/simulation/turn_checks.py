@@ -299,7 +299,9 @@ class TurnChecks:
                     report(f"reply {len(progress.replies)} of {turn_id} is {event.index}, {event.text!r}")
                 if event.mode != progress.mode:
                     report(f"reply {event.index} of {turn_id} is in mode {event.mode}, not {progress.mode}")
-                if (TurnBlocks.name in event.blocks) is not (event.index == 0):
+                # A call that was cut off has brought nothing that a later prompt would miss.
+                is_taken = event.finish != "cut" and event.index == 0
+                if (TurnBlocks.name in event.blocks) is not is_taken:
                     report(f"reply {event.index} of {turn_id} has consumed {event.blocks}")
             if isinstance(event, ToolStep):
                 before = progress.ledger[event.call_id].state
