@@ -75,14 +75,26 @@ class Round:
         await self.watch(events, after=0, most=most)
 
     async def start_again(self) -> None:
-        """Repeat the request: its id gives the same run, or a new one if that was cancelled, left or deleted."""
+        """Repeat the request: its id gives the same run, or a new one if that was cancelled, left or deleted.
+
+        A run that is deleted between its lookup and its first event is told as gone; the next repetition begins anew.
+        """
         await self.turns()
         first = self.execution_id
-        events = self.service.stream(CALLER, self.task, request_id=self.request_id, keep_running=True)
-        async with aclosing(events) as stream:
-            self.others.add((await anext(stream)).execution_id)
+        try:
+            self.others.add(await self.read_id_of_repeated())
+        except GONE:
+            assert self.was_deleted
+            again = await self.read_id_of_repeated()
+            assert again != first
+            self.others.add(again)
         if self.others != {first}:
             assert self.was_deleted or self.was_cancelled or self.was_left
+
+    async def read_id_of_repeated(self) -> str:
+        events = self.service.stream(CALLER, self.task, request_id=self.request_id, keep_running=True)
+        async with aclosing(events) as stream:
+            return (await anext(stream)).execution_id
 
     async def resume(self) -> None:
         most = self.rng.choice([1, 1000])
