@@ -38,6 +38,7 @@ from reasond_server.types import (
     StageStep,
     StrategySource,
     Thought,
+    Usage,
     build_row,
 )
 from reasond_server.types.values import value
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.tool import Toolbox, ToolSource
-    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Task, TextDelta, Usage
+    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Task, TextDelta
 
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
@@ -226,6 +227,7 @@ class ReasoningWork:
         self._answer_json = ""
         self._thoughts: dict[str, str] = {}
         self._cut: tuple[str, ...] = ()
+        self._stepped = Usage()
 
     @property
     def obstacle(self) -> str:
@@ -316,6 +318,7 @@ class ReasoningWork:
     def _log_cut_calls(self, run: Run) -> tuple[str, ...]:
         """Append a step for each call that was cut off after text had come; return the warnings that name them."""
         told = []
+        left = run.accounts.usage - self._stepped
         for cut in run.accounts.model.take_cut_calls(is_stopped=run.cause not in OWN_ENDS):
             read = read_cut_call(cut)
             thought = read.thought if getattr(self.assignment.config, "show_reasoning", True) else ""
@@ -324,7 +327,11 @@ class ReasoningWork:
             index = self.steps.count
             self.steps.add()
             detail = Thought(text=thought, answer=read.answer)
-            step = Iteration(index=index, answer_found=False, usage=cut.usage, elapsed_s=cut.elapsed_s, detail=detail)
+            # A strategy that went on without the call has counted it in a step of its own.
+            is_counted = cut.usage.total_tokens > left.total_tokens or cut.usage.model_calls > left.model_calls
+            used = Usage() if is_counted else cut.usage
+            left -= used
+            step = Iteration(index=index, answer_found=False, usage=used, elapsed_s=cut.elapsed_s, detail=detail)
             run.append(step, now=self.clock.now())
             told.append(f"Step {index} is what a model call had written when it was cut off; it is not whole.")
         return tuple(told)
@@ -367,6 +374,7 @@ class ReasoningWork:
             self._thoughts[restore(detail.answer)] = detail.text
         index = self.steps.count
         is_known = self.steps.new_count < 0
+        self._stepped += used
         if is_known:
             self.steps.compare(detail_digest(detail))
         self.steps.add()
