@@ -44,7 +44,8 @@ def model_on(engine: Engine) -> ChatModel:
         ("endless", "tail", PROSE),
         ("endless", "hybrid", HOSTILE),
         ("continue", "hybrid", HOSTILE),
-        ("mixed", "tail", PROSE),
+        # An answer ends a run that is shown the whole text, so this one is too long for a window.
+        ("mixed", "tail", PROSE * 2),
         ("think", "summary", PROSE),
     ],
     ids=lambda value: value if len(value) < 9 else value.split()[0][:2],
