@@ -87,14 +87,14 @@ def answer_after_reading(request: ChatRequest) -> str:
 
 
 def answer_at_the_end_of_reading(request: ChatRequest) -> str:
-    return ANSWER if "its last passage" in request.messages[0].content else NOTES
+    return ANSWER if "its last passage" in request.messages[-1].content else NOTES
 
 
 async def run(
-    model: Backend, *, material: str, budget: Budget | None = None
+    model: Backend, *, material: str, budget: Budget | None = None, chunk_size: int = 2048
 ) -> tuple[BoundedContextMetrics, FinishReason | None]:
     """Return the last metrics and the finish reason, which is None if the run failed."""
-    config = BoundedContextConfig(chunk_size=2048, carryover_size=512, max_iterations=2)
+    config = BoundedContextConfig(chunk_size=chunk_size, carryover_size=512, max_iterations=2)
     metered = MeteredModel(model=model, budget=budget or Budget())
     context = RunContext(config=config, model=metered, monotonic=lambda: 0.0, new_nonce=lambda: NONCE)
     found, reason = None, None
@@ -144,8 +144,9 @@ async def test_an_exact_counter_tells_the_savings_whatever_the_server_adds(
 @pytest.mark.parametrize("counter", ["bytes", "estimate"])
 async def test_windows_without_text_tell_the_savings_for_any_counter(counter: str, text: str) -> None:
     model = Backend(answer_after_reading, counter=COUNTERS[counter]())
-    metrics, _ = await run(model, material=TEXTS[text])
-    assert ratios_of(metrics) == pytest.approx(model.find_truth(), rel=0.06)
+    # By bytes, a smaller window is nearly all question, rules and fences.
+    metrics, _ = await run(model, material=TEXTS[text], chunk_size=3072)
+    assert ratios_of(metrics) == pytest.approx(model.find_truth(), rel=0.04)
     assert metrics.savings is not None
     assert not metrics.savings.is_measured
 

@@ -47,7 +47,7 @@ async def test_a_budget_that_ends_keeps_the_steps() -> None:
 
 
 async def test_the_last_call_of_a_budget_is_kept_for_the_answer() -> None:
-    for budget in (Budget(max_model_calls=2), Budget(max_total_tokens=1_600)):
+    for budget in (Budget(max_model_calls=2), Budget(max_total_tokens=1_400)):
         tools = Recorder()
         with ScriptedModel([CALL, "<answer>x</answer>"]) as model:
             metered = MeteredModel(model=model, budget=budget)
