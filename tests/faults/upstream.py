@@ -97,8 +97,10 @@ async def upstream(*scripts: Callable[[Conversation], Awaitable[None]]) -> Async
     """Run a server on a free port of the loopback."""
     running = Upstream(scripts=scripts)
     tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         task = asyncio.create_task(running.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -112,6 +114,10 @@ async def upstream(*scripts: Callable[[Conversation], Awaitable[None]]) -> Async
         for task in tuple(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            # A client that does not read would keep it open, and a task that was cancelled before it began too.
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 def chunk(text: str | None = None, *, finish: str | None = None, **more: Any) -> bytes:
