@@ -65,6 +65,7 @@ USAGE: Final = Usage(
     reasoning_tokens=5,
     model_calls=1,
     source=UsageSource.PARTIAL,
+    cost_usd=0.25,
 )
 REPORT: Final = CheckReport(
     name="tests",
