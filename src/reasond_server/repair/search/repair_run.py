@@ -49,6 +49,7 @@ from reasond_server.types.repairs import (
     CheckRole,
     CheckStatus,
     CritiqueStep,
+    Finding,
     RankedPatch,
     ReflectionIteration,
     ReflectionStep,
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
     from reasond_server.types import Budget, Event
-    from reasond_server.types.repairs import CheckReport, Finding
+    from reasond_server.types.repairs import CheckReport
 
 _MOST_RANKED: Final = 5
 _MOST_SHOWN: Final = 600
