@@ -48,7 +48,7 @@ JSON = st.recursive(
 LEAVES: Mapping[Any, st.SearchStrategy[Any]] = {
     str: TEXTS,
     int: st.integers(0, 2**63),
-    float: st.floats(allow_nan=False),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     datetime: st.datetimes(timezones=st.just(UTC)),
     type(None): st.none(),
