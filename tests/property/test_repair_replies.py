@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +51,7 @@ TEXTS = [
     "# ... rest unchanged",
     "...",
 ]
+NUMBER = re.compile(r"^ *\d+ \| ")
 PIECES = st.one_of(
     st.sampled_from(PATHS),
     st.builds(
@@ -94,7 +96,8 @@ def accept(reply: str) -> Mapping[str, bytes | None]:
 
 @given(st.lists(PIECES, max_size=6).map("\n".join))
 def test_a_patch_changes_only_files_and_functions_that_the_reply_names_or_quotes(reply: str) -> None:
-    said = {line.strip(" +-") for line in reply.split("\n")}
+    # A line that is quoted with its number is quoted.
+    said = {NUMBER.sub("", line).strip(" +-") for line in reply.split("\n")}
     for path, content in accept(reply).items():
         before = FILES.get(path)
         if before is None or content is None:
