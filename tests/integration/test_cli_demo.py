@@ -66,7 +66,7 @@ def test_the_turn_of_the_demo_uses_both_kinds_of_tools_asks_for_an_approval_and_
 
 
 def test_the_turn_of_the_demo_stays_within_the_lines_of_a_terminal() -> None:
-    with open_terminal("demo", "--turn", environ={"NO_COLOR": "1"}, width=60) as command:
+    with open_terminal("demo", "--turn", "--no-keep", environ={"NO_COLOR": "1"}, width=60) as command:
         assert command.finish() == 0
     rows = command.drawn.rows
     places = [
