@@ -87,7 +87,7 @@ def test_the_turn_of_the_demo_stays_within_the_lines_of_a_terminal() -> None:
 
 
 def test_on_a_terminal_the_demo_shows_how_far_it_has_come_and_ends_on_one_screen() -> None:
-    with open_terminal("demo", environ={}) as command:
+    with open_terminal("demo", "--no-keep", environ={}) as command:
         assert command.finish() == 0
     drawn = command.drawn
     assert re.search(rb" read \d+ of 5\d, about \d+ s left", drawn.output)
