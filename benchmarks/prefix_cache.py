@@ -1,7 +1,7 @@
 """Measure how much of its prompts a model server need not read again: `python -m benchmarks.prefix_cache --url URL`.
 
 Each strategy gets three requests of one client: two questions about one material, and one without; program_of_thought,
-which needs a sandbox, has the prompts of plan_and_solve. Turns are a session of 20 rounds with two calls of a tool in
+which needs a sandbox, is not among them. Turns are a session of 20 rounds with two calls of a tool in
 each, native and as text; repairs are four attempts, one after an unread reply, two that refine, and two plans. The demo
 model or a script answers, so that every call is made; each prompt is read before by the llama.cpp server at `--url`,
 which says how many of its tokens came from its cache, and which must have been started with four
@@ -20,22 +20,18 @@ import json
 import re
 import urllib.error
 import urllib.request
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
-from benchmarks.turning import CALLER
-from reasond_server.assembly.core import assemble
+from benchmarks.turning import CALLER, open_core
 from reasond_server.base.clock import new_nonce
-from reasond_server.config import load
 from reasond_server.context.tags import RESERVED_TAGS
 from reasond_server.demo import DemoModel
 from reasond_server.llm.model import ChatRequest, Finished, ModelFinish, Role, Text, WrappedModel
 from reasond_server.repair.search.prompts import PreviousCandidate, RepairPrompts, ShownFiles
 from reasond_server.tools.calculator import Calculator
-from reasond_server.tools.execution import Tools
 from reasond_server.types import Task, ToolCall, Usage
 from reasond_server.types.repairs import CriticReport
 from reasond_server.types.turns import TurnStart
@@ -43,7 +39,6 @@ from reasond_server.types.turns import TurnStart
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.assembly.core import Core
     from reasond_server.llm.model import ChatModel, Message, ModelEvent
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "prefix_cache.json"
@@ -215,26 +210,13 @@ def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
     return min(len(one), len(other))
 
 
-@asynccontextmanager
-async def open_core(model: ChatModel) -> AsyncGenerator[Core, None]:
-    """Open reasond's core with a calculator, in memory."""
-    core = assemble(load(None, {}).settings, model=model, tools=Tools(tools=[Calculator()]))
-    await core.tools.start()
-    core.runner.begin()
-    try:
-        yield core
-    finally:
-        await core.runner.stop()
-        await core.tools.aclose()
-
-
 async def measure_strategies(engine: Engine) -> list[Figures]:
     """Run the tasks through each strategy."""
     found = []
     for name, config in CONFIGS.items():
         model = ReadingModel(DemoModel(), engine)
         model.figures = await engine.begin(name)
-        async with open_core(model) as core:
+        async with open_core(model, tools=[Calculator()]) as core:
             for task in TASKS:
                 await core.reasoning.execute(CALLER, replace(task, strategy=name, config=config))
         print(model.figures.line, flush=True)
@@ -248,7 +230,7 @@ async def measure_turns(engine: Engine) -> list[Figures]:
     for name, is_native in (("turns, native tools", True), ("turns, tools in text", False)):
         model = ReadingModel(ToolCaller(is_native=is_native), engine)
         model.figures = await engine.begin(name)
-        async with open_core(model) as core:
+        async with open_core(model, tools=[Calculator()]) as core:
             for number in range(ROUNDS):
                 start = TurnStart(message=f"Compute the figures of week {number}.", session_id="s1")
                 view = await core.turns.run(CALLER, start)

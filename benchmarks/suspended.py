@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import circumstances
-from benchmarks.turning import ANSWER, CALLER, open_turns
+from benchmarks.turning import ANSWER, CALLER, CallingModel, open_core
 from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
 from reasond_server.base.clock import Clock
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -127,7 +127,7 @@ async def hold_executions(url: str, folder: str, wanted: int) -> int:
 
 async def hold_turns(url: str, folder: str, wanted: int) -> int:
     """Return the bytes that so many turns that wait for their clients add to a process."""
-    async with open_store(url, folder, wanted) as store, open_turns(store, [READ]) as core:
+    async with open_store(url, folder, wanted) as store, open_core(CallingModel([READ]), store=store) as core:
 
         async def suspend_one() -> None:
             await start_turn(core)
@@ -150,13 +150,13 @@ async def measure_resuming(url: str, folder: str, resumed: int) -> dict[str, flo
     took: list[float] = []
     async with open_store(url, folder, resumed) as store:
         settings = {"REASOND__TURNS__MAX_MODEL_CALLS": "500", "REASOND__TURNS__MAX_TOOL_CALLS": "1000"}
-        async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
+        async with open_core(CallingModel(calls), store=store, tools=[Note()], settings=settings) as core:
 
             async def suspend_one() -> None:
                 reentries.append(await start_turn(core))
 
             await spread(resumed, AT_ONCE, suspend_one)
-        async with open_turns(store, calls, tools=[Note()], settings=settings) as core:
+        async with open_core(CallingModel(calls), store=store, tools=[Note()], settings=settings) as core:
             events = (await core.turns.get(CALLER, reentries[0].turn_id)).turn.last_sequence
             for reentry in reentries:
                 began_s = time.perf_counter()

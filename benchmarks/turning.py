@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from reasond_server.assembly.core import Core
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.llm.model import ChatRequest, ModelEvent
+    from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 
 CALLER: Final = Principal(subject="bench", tenant="bench", permissions=frozenset({"admin"}))
 ANSWER: Final = "done"
@@ -48,17 +48,16 @@ class CallingModel(InstantModel):
 
 
 @asynccontextmanager
-async def open_turns(
-    store: ExecutionStore,
-    calls: Sequence[tuple[str, str]],
+async def open_core(
+    model: ChatModel,
     *,
+    store: ExecutionStore | None = None,
     tools: Sequence[Any] = (),
     settings: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Core, None]:
-    """Open reasond's core over `store`, without a listener, with the model that makes `calls`."""
-    core = assemble(
-        load(None, dict(settings or {})).settings, model=CallingModel(calls), store=store, tools=Tools(tools=tools)
-    )
+    """Open reasond's core without a listener, over `store`, or in memory."""
+    loaded = load(None, dict(settings or {})).settings
+    core = assemble(loaded, model=model, store=store, tools=Tools(tools=tools))
     await core.tools.start()
     core.runner.begin()
     try:

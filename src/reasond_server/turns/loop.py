@@ -27,7 +27,7 @@ from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
-from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller
+from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller, TurnReply
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step, keep_draft
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.summaries import Summariser
@@ -180,19 +180,8 @@ class TurnLoop:
             return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
-        schema = self._find_enforced(model) if step.problems else None
-        ask = self._caller.ask(
-            context.messages,
-            # Servers that enforce a schema take no tools beside it, and no history of theirs needs the list.
-            tools=() if schema else offered,
-            max_tokens=room,
-            is_last=step.is_last or step.tool_choice == "none",
-            index=index,
-            tool_choice=step.tool_choice,
-            json_schema=schema,
-        )
         try:
-            reply = await ask
+            reply = await self._ask(step, model, context, offered, room)
         except ContextExhaustedError as error:
             shown = sum(item.tokens for item in context.report.items)
             if not self._narrow(model, error, before=shown + room) or _has_draft(step):
@@ -220,6 +209,22 @@ class TurnLoop:
             )
         )
         self._report_call(index, step.goal, context, calls)
+
+    async def _ask(
+        self, step: CallModel, model: ChatModel, context: ReasoningContext, offered: Sequence[ToolSpec], room: int
+    ) -> TurnReply:
+        """Return the model's reply to `context`, of at most `room` tokens."""
+        schema = self._find_enforced(model) if step.problems else None
+        return await self._caller.ask(
+            context.messages,
+            # Servers that enforce a schema take no tools beside it, and no history of theirs needs the list.
+            tools=() if schema else offered,
+            max_tokens=room,
+            is_last=step.is_last or step.tool_choice == "none",
+            index=self.progress.model_calls,
+            tool_choice=step.tool_choice,
+            json_schema=schema,
+        )
 
     def _report_call(self, index: int, goal: ContextGoal, context: ReasoningContext, calls: Sequence[ToolCall]) -> None:
         self.run.trace.note_step({"reasond.step.index": index})
