@@ -25,7 +25,7 @@ from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
-from reasond_server.turns.conversation import write_conversation
+from reasond_server.turns.conversation_view import write_conversation
 from reasond_server.turns.fold import fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.reentries import Reentries, naming_turns
