@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bounded_vs_plain.json"
 PICTURE = HERE.parent / "docs" / "strategies" / "bounded_savings.svg"
-PAGE = HERE.parent / "docs" / "strategies" / "bounded_savings.md"
+PAGE = HERE / "bounded_savings.md"
 BEGIN, END = "<!-- begin: benchmarks.bounded_vs_plain -->", "<!-- end: benchmarks.bounded_vs_plain -->"
 GOAL_PCT = 20
 FIGURES = (
@@ -328,7 +328,7 @@ def draw(rows: Sequence[Row]) -> str:
 
 
 def page_lines(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines between the markers of docs/strategies/bounded_savings.md."""
+    """Return the lines between the markers of bounded_savings.md."""
     rows = [Row(**row) for row in report["rows"]]
     times = [Times(**one) for one in report["times"]["rows"]]
     load, rounds = report["times"]["load"], max(len(one.added_pct) for one in times)

@@ -1,7 +1,7 @@
 """Measure how the searches of repairs use their candidates, with proposers of controlled accuracy: `make bench`.
 
 Prints tables and writes results/repair_search.json beside this file, and the pictures and tables of
-docs/guides/repair-search.md. No language model takes part: the figures say how the searches use a budget of candidates,
+repair_search.md here. No language model takes part: the figures say how the searches use a budget of candidates,
 nothing about any model.
 
 - The cases are those of `benchmarks.repair_cases`: functions of Python's standard library with one or two faults.
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "repair_search.json"
-PAGE: Final = HERE.parent / "docs" / "guides" / "repair-search.md"
+PAGE: Final = HERE / "repair_search.md"
 PICTURES: Final = {
     1: HERE.parent / "docs" / "guides" / "repair_search_one_fault.svg",
     2: HERE.parent / "docs" / "guides" / "repair_search_two_faults.svg",

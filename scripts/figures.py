@@ -1,4 +1,4 @@
-"""Fill the tables of docs/performance.md and docs/guides/cost.md from benchmarks/results, and draw the windows.
+"""Fill the tables of benchmarks/README.md and docs/measured.md from benchmarks/results, and draw the windows.
 
 The text of the pages is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
@@ -15,8 +15,9 @@ from typing import Any, Final
 from benchmarks.drawing import stacked_bars
 from scripts.pages import ROOT, cell, fill_tables, table
 
-PERFORMANCE: Final = Path("docs") / "performance.md"
-COST: Final = Path("docs") / "guides" / "cost.md"
+PERFORMANCE: Final = Path("benchmarks") / "README.md"
+MEASURED: Final = Path("docs") / "measured.md"
+PICTURES: Final = Path("docs") / "guides"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 SAVINGS: Final = {"chunk_size": 8192, "carryover_size": 1024, "mode": "tail"}
 PATHS: Final = {
@@ -29,7 +30,94 @@ PATHS: Final = {
 FEW: Final = 10
 LEAST_SHARE: Final = 0.005
 MOST_NAMED: Final = 4
+SHOWN_BUDGET: Final = 25
+SEARCHES: Final = ("greedy", "best of n", "refine_beam", "lats")
 Report = Mapping[str, Any]
+# What stands on the page, the report, its list, the row that is meant, and the words for it.
+SERVER: Final[Sequence[tuple[str, str, str, Report, str]]] = (
+    (
+        "a unary call over gRPC, 16 callers",
+        "unary",
+        "rows",
+        {"side": "memory", "callers": 16},
+        "{cpu_us:,.0f} µs of processor time, {per_second:,.0f} calls a second",
+    ),
+    (
+        "the same over JSON-RPC",
+        "jsonrpc_cost",
+        "rows",
+        {"side": "JSON-RPC"},
+        "{cpu_us:,.0f} µs, {per_second:,.0f} calls a second",
+    ),
+    *(
+        (
+            f"an event of a stream, executions in {store}",
+            "streams",
+            "rows",
+            {"store": store},
+            "{events_per_core_s:,.0f} a second and core; read after {latency_p50_ms:.1f} ms, p99 {latency_p99_ms:.1f}",
+        )
+        for store in ("memory", "SQLite", "PostgreSQL")
+    ),
+    (
+        "a piece of text, joined for 30 ms",
+        "deltas",
+        "rows",
+        {"name": "delta_flush_ms = 30"},
+        "{cpu_us_per_token:.0f} µs a token, first text after {first_text_ms:.0f} ms",
+    ),
+    (
+        "100 callers of a model that takes 200 ms",
+        "upstream_wait",
+        "rows",
+        {"side": "reasond"},
+        "{throughput_share:.0%} of the ideal rate; p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms",
+    ),
+    (
+        "two workers over one, a PostgreSQL beside them",
+        "scale",
+        "rows",
+        {"workers": 2},
+        "{rate_ratio:.2f} times the calls",
+    ),
+    ("an idle stream, of 5,000", "held_streams", "rows", {"kind": "idle"}, "{kib_per_stream:.0f} KiB"),
+    (
+        "a turn over ReAct for the same calls, SQLite, 16 at once",
+        "turn_cost",
+        "rows",
+        {"store": "SQLite", "at_once": 16},
+        "{over_react:.2f} times the processor time",
+    ),
+    (
+        "10,000 suspended turns in SQLite",
+        "suspended",
+        "holding",
+        {"what": "turns", "store": "SQLite"},
+        "{mb:.1f} MB of memory",
+    ),
+    (
+        "a turn of 201 events goes on elsewhere, PostgreSQL",
+        "suspended",
+        "resuming",
+        {"store": "PostgreSQL"},
+        "p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms",
+    ),
+    (
+        "`reasond serve --dev` is ready",
+        "startup",
+        "measures",
+        {"name": "`reasond serve --dev`, from process start to ready"},
+        "after {median:g} {unit}",
+    ),
+    ("memory when ready", "startup", "measures", {"name": "resident memory when ready"}, "{median:.0f} {unit}"),
+    (
+        "growth over the second 10,000 calls, with SQLite",
+        "startup",
+        "measures",
+        {"name": "growth over the next 10,000 calls, with SQLite"},
+        "{median:.1f} {unit}",
+    ),
+)
 
 
 class _Cells(Formatter):
@@ -114,21 +202,19 @@ def held_rows(report: Report) -> Sequence[Report]:
     return [{"after": after, **report["soak"][when]} for after, when in (("a third", "early"), ("the end", "late"))]
 
 
-def window_rows(report: Report) -> Sequence[Report]:
-    """Return what the windows of each run hold on the average, their largest, and the tokens in all."""
-    rows = []
-    for run in report["runs"]:
-        windows = run["windows"]
-        sums = {part: sum(window[part] for window in windows) for part in windows[0]}
-        means = {part: round(total / len(windows)) for part, total in sums.items()}
-        largest = max(sum(window.values()) for window in windows)
-        rows.append({**run, **means, "count": len(windows), "largest": largest, "total": sum(sums.values())})
-    return rows
-
-
 def saving_rows(report: Report) -> Sequence[Report]:
     """Return the savings of one configuration, by the length of the reasoning."""
     return [row for row in report["rows"] if SAVINGS.items() <= row.items()]
+
+
+def search_rows(report: Report) -> Sequence[Report]:
+    """Return the share of cases that each search of repairs solved with 25 candidates, by faults and accuracy."""
+    shares: dict[str, dict[str, Any]] = {}
+    for row in report["rows"]:
+        if row["budget"] == SHOWN_BUDGET and row["method"] in SEARCHES:
+            name = row["method"].upper().replace(" ", "_")
+            shares.setdefault(name, {"search": name})[f"of_{row['faults']}_{row['accuracy'] * 100:.0f}"] = row["solved"]
+    return list(shares.values())
 
 
 TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
@@ -215,21 +301,20 @@ TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
             "measures",
         ),
     },
-    COST: {
-        "windows": Table(
-            "window_bars",
-            "run | model | C / m | windows | frame | carryover | material | reply | largest window | tokens in all",
-            "{run} | {model} | {chunk_size:,} / {carryover_size:,} | {count} | {frame:,} | {carryover:,} | {material:,}"
-            " | {reply:,} | {largest:,} | {total:,}",
-            window_rows,
-            is_first=False,
-        ),
+    MEASURED: {
         "savings": Table(
             "bounded_vs_plain",
             "tokens of reasoning | windows | attention | KV reads | largest context | tokens in and out",
             "{written:,} | {windows} | {attention_pct:+.0f} % | {kv_read_pct:+.0f} % | {peak_context_pct:+.0f} %"
             " | {tokens_pct:+.0f} %",
             saving_rows,
+            is_first=False,
+        ),
+        "repairs": Table(
+            "repair_search",
+            "search | one fault, 0.05 | 0.2 | two faults, 0.05 | 0.2",
+            "`{search}` | {of_1_5:.1%} | {of_1_20:.1%} | {of_2_5:.1%} | {of_2_20:.1%}",
+            search_rows,
             is_first=False,
         ),
     },
@@ -240,6 +325,15 @@ def read(name: str) -> Report:
     """Return what the benchmark `name` wrote."""
     report: Report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return report
+
+
+def server_lines() -> list[str]:
+    """Return what the server costs: one row of each report that tells it, with the program that measured it."""
+    rows = []
+    for what, name, part, chosen, told in SERVER:
+        found = next(row for row in read(name)[part] if chosen.items() <= row.items())
+        rows.append([cell(what), told.format_map(found), f"`{name}`"])
+    return table(["", "measured", "`python -m benchmarks.…`"], rows)
 
 
 def profile_lines(report: Report) -> list[str]:
@@ -290,10 +384,12 @@ def draw_windows(run: Report) -> str:
 
 def make_pages() -> dict[Path, str]:
     """Return the pages and pictures."""
-    pages = {COST.parent / f"cost_windows_{run['run']}.svg": draw_windows(run) for run in read("window_bars")["runs"]}
+    pages = {PICTURES / f"cost_windows_{run['run']}.svg": draw_windows(run) for run in read("window_bars")["runs"]}
     for path, tables in TABLES.items():
         made = {name: each.lines(read(each.report)) for name, each in tables.items()}
         if path == PERFORMANCE:
             made["profile"] = profile_lines(read("call_profile"))
+        if path == MEASURED:
+            made["server"] = server_lines()
         pages[path] = fill_tables((ROOT / path).read_text(encoding="utf-8"), made)
     return pages

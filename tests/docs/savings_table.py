@@ -1,4 +1,4 @@
-"""The savings of bounded context by the server's own meter, as docs/strategies/bounded_savings.md shows them.
+"""The savings of bounded context by the server's own meter, as benchmarks/bounded_savings.md shows them.
 
 No model is needed.
 

@@ -1,4 +1,4 @@
-"""The tables of docs/strategies/bounded_savings.md agree with the code, the benchmarks and earlier figures."""
+"""The tables of benchmarks/bounded_savings.md agree with the code, the benchmarks and earlier figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.bounded_vs_plain import page_lines
 from tests.docs.savings_table import at, depth_rows, first_reaching, threshold_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "strategies" / "bounded_savings.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "benchmarks" / "bounded_savings.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -58,6 +58,11 @@ def test_the_lengths_where_half_and_nine_tenths_are_saved_agree_with_earlier_fig
         first_reaching(share, figure, 8192, carryover_size, is_prompt_inside=False) or 0 for share in (50.0, 90.0)
     ]
     assert [one / 1000 for one in reached] == [pytest.approx(half, abs=0.06), pytest.approx(most, abs=0.6)]
+
+
+def test_the_page_of_measured_figures_has_the_thresholds() -> None:
+    measured = (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    assert "\n".join(threshold_rows()) in measured
 
 
 @pytest.mark.parametrize("row", [*threshold_rows(), *depth_rows()])

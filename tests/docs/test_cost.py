@@ -1,4 +1,4 @@
-"""What docs/guides/cost.md says in words agrees with the results of the benchmarks, and so do the pictures."""
+"""What docs/measured.md says in words agrees with the results of the benchmarks, and so do the pictures."""
 
 from __future__ import annotations
 

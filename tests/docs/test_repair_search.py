@@ -15,7 +15,7 @@ ROWS = [Curve(**row) for row in REPORT["rows"]]
 
 
 def test_the_tables_are_as_measured() -> None:
-    page = (ROOT / "docs" / "guides" / "repair-search.md").read_text(encoding="utf-8")
+    page = (ROOT / "benchmarks" / "repair_search.md").read_text(encoding="utf-8")
     shown = page.partition(BEGIN)[2].partition(END)[0]
     assert shown.strip() == "\n".join(page_lines(REPORT)).strip()
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COUNTED = ("li", "tr", "pre", "h2", "h3", "h4", "img", "blockquote", "ol", "ul")
+MOST_WORDS = 90_000
 POLICY = "default-src 'self'; img-src 'self' data:;"
 # Attributes whose target a browser fetches without being asked; `a` is left out, because readers follow it or not.
 LOADING = {
@@ -114,13 +115,27 @@ def test_every_page_is_two_clicks_from_the_first_one(built: Path, pages: dict[Pa
     assert far == set(), "these pages need a link in docs/index.md"
 
 
-def test_the_navigation_names_every_page_of_the_documentation() -> None:
+def test_the_site_is_short_enough_to_be_read() -> None:
+    words = {page: site.count_words((ROOT / page).read_text(encoding="utf-8")) for page in site.list_pages()}
+    assert sum(words.values()) <= MOST_WORDS, "run: python -m scripts.site --words"
+
+
+def test_words_are_what_a_reader_sees() -> None:
+    assert site.count_words("<!-- made\nby it -->\n# A page\n\n| `a b` | --- |\n- [two words](x.md) = 4.5") == 7
+
+
+def test_a_link_to_a_page_that_is_not_on_the_site_becomes_its_words() -> None:
+    text = "[why](decisions/0001-one-event-log.md#x), [calls](guides/calls.md), [there](https://example.com/a.md)"
+    assert site.unlink(site.INDEX, text) == f"why, {text.partition(', ')[2]}"
+    assert not [page for page in site.list_pages() if "decisions" in page.parts]
+
+
+def test_the_navigation_names_every_page_of_the_site() -> None:
     def pages_in(nav: site.Nav) -> set[str]:
         values = [value for entry in nav for value in entry.values()]
         return {page for value in values for page in ([value] if isinstance(value, str) else pages_in(value))}
 
-    listed = pages_in(site.make_nav())
-    assert {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")} <= listed
+    assert pages_in(site.make_nav()) == {str(page) for page in site.list_pages()}
 
 
 def test_no_page_loads_anything_from_another_host(built: Path, pages: dict[Path, Reader]) -> None:
@@ -162,7 +177,7 @@ def serve_folder(folder: Path) -> Iterator[str]:
 async def test_the_search_finds_a_page_in_a_browser_that_asks_no_other_host(built: Path) -> None:
     with serve_folder(built) as home:
         async with running_browser() as browser, new_page(browser, home) as (page, watch):
-            await page.goto(f"{home}/docs/guides/previews.html")
+            await page.goto(f"{home}/docs/guides/context.html")
             await page.keyboard.press("/")
             await page.locator("input[aria-label=Search]").fill("suspended executions")
             await page.get_by_role("option", name="Suspended executions").first.click()

@@ -1,6 +1,17 @@
 from __future__ import annotations
 
-from scripts.figures import PERFORMANCE, RESULTS, Table, goal_lines, profile_lines, read, saving_rows, window_rows
+from scripts.figures import (
+    PERFORMANCE,
+    RESULTS,
+    SERVER,
+    Table,
+    goal_lines,
+    profile_lines,
+    read,
+    saving_rows,
+    search_rows,
+    server_lines,
+)
 from scripts.pages import ROOT
 
 WHERE = {
@@ -71,10 +82,16 @@ def test_the_profile_has_every_layer_of_either_side_of_each_path_and_their_sums(
     assert "- unary call: core 75%, llm 25%." in lines
 
 
-def test_windows_are_told_by_their_means_and_their_sums() -> None:
-    windows = [{"frame": 1, "reply": 10}, {"frame": 2, "reply": 20}]
-    (row,) = window_rows({"runs": [{"run": "a", "windows": windows}]})
-    assert (row["count"], row["frame"], row["reply"], row["largest"], row["total"]) == (2, 2, 15, 22, 33)
+def test_the_searches_of_repairs_are_shown_at_one_budget() -> None:
+    row = {"method": "best of n", "budget": 25, "faults": 2, "accuracy": 0.05, "solved": 0.5}
+    others = [{**row, "budget": 50}, {**row, "method": "best of n, defaults"}]
+    assert search_rows({"rows": [row, *others]}) == [{"search": "BEST_OF_N", "of_2_5": 0.5}]
+
+
+def test_what_the_server_costs_is_told_with_its_program() -> None:
+    lines = server_lines()
+    assert len(lines) == len(SERVER) + 2
+    assert lines[2].endswith("| `unary` |")
 
 
 def test_savings_are_those_of_one_configuration() -> None:
