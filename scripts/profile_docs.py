@@ -35,6 +35,9 @@ MEANINGS = {
     "count_path": "where the server counts the tokens of a prompt, from the address's root",
     "context_window": "tokens of prompt and output together",
     "image_tokens": "most tokens of one image in a prompt, reserved for it; 0: the model takes no images",
+    "first_token_s": "seconds from the request to the first content",
+    "idle_s": "seconds from one piece of content to the next",
+    "total_s": "seconds for a whole call, retries included",
 }
 
 

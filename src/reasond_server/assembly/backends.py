@@ -160,6 +160,7 @@ def read_backend_options(settings: Settings, environ: Mapping[str, str], name: s
     is_responses = backend.protocol == "responses" or (
         backend.protocol == "auto" and needs_responses(backend.model, base_url)
     )
+    profile = _find_profile(section, backend, base_url)
     return BackendOptions(
         name=name or MAIN,
         model=backend.model,
@@ -167,12 +168,12 @@ def read_backend_options(settings: Settings, environ: Mapping[str, str], name: s
         api_key=environ.get(backend.api_key_env, "").strip() if backend.api_key_env else "",
         protocol="responses" if is_responses else "chat",
         azure_api_version=backend.azure_api_version,
-        profile=_find_profile(section, backend, base_url),
+        profile=profile,
         timeouts=Timeouts(
             connect_s=backend.connect_timeout_s,
-            first_token_s=backend.first_token_timeout_s,
-            idle_s=backend.idle_timeout_s,
-            total_s=backend.total_timeout_s,
+            first_token_s=backend.first_token_timeout_s or profile.first_token_s,
+            idle_s=backend.idle_timeout_s or profile.idle_s,
+            total_s=backend.total_timeout_s or profile.total_s,
         ),
         retries=RetryPolicy(
             max_attempts=backend.max_attempts, first_wait_s=backend.first_wait_s, max_wait_s=backend.max_wait_s

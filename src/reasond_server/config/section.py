@@ -124,16 +124,23 @@ class BackendSettings(Section):
         default=5.0, ge=0.1, le=60, description="Seconds until a connection must be established."
     )
     first_token_timeout_s: float = Field(
-        default=60.0, ge=0.1, le=3600, description="Seconds from the request to the first content."
+        default=0,
+        ge=0,
+        le=3600,
+        description="Seconds from the request to the first content; 0: 60, or what the profile says.",
     )
     idle_timeout_s: float = Field(
-        default=30.0, ge=0.1, le=3600, description="Seconds between two pieces of content; keep-alives do not count."
+        default=0,
+        ge=0,
+        le=3600,
+        description="Seconds between two pieces of content, keep-alives not counted; 0: 30, or what the profile says.",
     )
     total_timeout_s: float = Field(
-        default=600.0,
-        ge=1,
+        default=0,
+        ge=0,
         le=86_400,
-        description="Seconds for a whole call, retries included; a caller's earlier deadline ends the run sooner.",
+        description="Seconds for a whole call, retries included; a caller's earlier deadline ends the run sooner; 0: "
+        "600, or what the profile says.",
     )
     max_attempts: int = Field(
         default=3,

@@ -48,7 +48,8 @@ class ModelProfile:
     `named_tool_choice` is whether a call of one tool can be forced by its name; if not, only that tool is offered.
     `count_path` is the path of its token counter (relative to the base URL's root), empty if it has none.
     `context_window` is in tokens, None if unknown. `image_tokens` is an upper bound of the tokens of one image in a
-    prompt; 0: the model takes no images.
+    prompt; 0: the model takes no images. `first_token_s`, `idle_s` and `total_s` are how long a call may wait for its
+    first content, for the next and for its end, in seconds.
     """
 
     name: str = "generic"
@@ -67,6 +68,9 @@ class ModelProfile:
     count_path: str = ""
     context_window: int | None = None
     image_tokens: int = 0
+    first_token_s: int = 60
+    idle_s: int = 30
+    total_s: int = 600
 
 
 @value
@@ -82,6 +86,14 @@ _OPENAI_LIMIT = Fact(
     value=LimitField.MAX_COMPLETION_TOKENS, evidence="openai 3.52: max_tokens is deprecated, o-series refuse it"
 )
 _OPENAI_SCHEMA = Fact(value=SchemaLevel.STRICT, evidence="pydantic-ai 2.68 profiles, verified against the live API")
+
+_WAITS: Mapping[str, Fact] = MappingProxyType(
+    {
+        name: Fact(value=seconds, evidence="ran: llama.cpp 2026.10 stood still for 416 s while it read another prompt")
+        for name, seconds in (("first_token_s", 900), ("idle_s", 900), ("total_s", 3600))
+    }
+)
+"""Programs that read and write with the same few processors: whoever waits there waits for the prompts of others."""
 
 PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
     {
@@ -119,12 +131,14 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="SGLang documentation"),
         },
         "llamacpp": {
+            **_WAITS,
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="ran: llama.cpp 2026.10"),
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="ran: llama.cpp 2026.10, by grammar"),
             "named_tool_choice": Fact(value=False, evidence="ran: llama.cpp 2026.10 takes a named tool for auto"),
             "count_path": Fact(value="/apply-template", evidence="ran: llama.cpp 2026.10, then /tokenize"),
         },
         "llamacpp-python": {
+            **_WAITS,
             "limit_field": Fact(
                 value=LimitField.MAX_TOKENS, evidence="ran: llama-cpp-python 0.3.36 ignores max_completion_tokens"
             ),
@@ -132,6 +146,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             "json_schema": Fact(value=SchemaLevel.NONE, evidence="ran: llama-cpp-python 0.3.36 answers HTTP 500"),
         },
         "ollama": {
+            **_WAITS,
             "limit_field": Fact(value=LimitField.MAX_TOKENS, evidence="Ollama documentation lists no other"),
             "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="Ollama documentation"),
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="Ollama documentation; not strict: #4116"),
@@ -197,6 +212,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             ),
         },
         "lmstudio": {
+            **_WAITS,
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="LM Studio documentation: by a setting; not run"),
             "json_schema": Fact(
                 value=SchemaLevel.GUIDED, evidence="litellm 1.106 get_supported_openai_params; not run"

@@ -103,6 +103,17 @@ def test_the_defaults_of_the_configuration_are_those_of_the_backend() -> None:
     assert options.max_response_bytes == 8_388_608
 
 
+@pytest.mark.parametrize("profile", ["llamacpp", "llamacpp-python", "ollama", "lmstudio"])
+def test_a_call_of_a_local_server_waits_while_the_prompts_of_others_are_read(profile: str) -> None:
+    """Seen: 1,003 tokens of a reply lost, because its server read another prompt for 416 s."""
+    options = read_backend_options(settings(base_url=LOCAL, profile=profile), {})
+    assert options.timeouts == Timeouts(first_token_s=900, idle_s=900, total_s=3600)
+    chosen = read_backend_options(settings(base_url=LOCAL, profile=profile, idle_timeout_s=7.0), {})
+    assert chosen.timeouts == Timeouts(first_token_s=900, idle_s=7, total_s=3600)
+    overridden = settings(base_url=LOCAL, profile=profile, capabilities={"idle_s": 5})
+    assert read_backend_options(overridden, {}).timeouts.idle_s == 5
+
+
 @pytest.mark.parametrize(
     ("base_url", "environ", "expected"),
     [

@@ -86,6 +86,6 @@ def test_an_address_with_a_password_is_never_repeated(tmp_path: Path) -> None:
 
 
 def test_no_backend_takes_numbers_out_of_range() -> None:
-    for keys in ({"max_line_bytes": 1}, {"idle_timeout_s": 0.0}, {"max_concurrency": 0}, {"max_attempts": 11}):
+    for keys in ({"max_line_bytes": 1}, {"idle_timeout_s": -1.0}, {"max_concurrency": 0}, {"max_attempts": 11}):
         with pytest.raises(ValidationError):
             BackendSettings.model_validate(keys)
