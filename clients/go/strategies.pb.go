@@ -723,7 +723,10 @@ type SelfConsistencyConfig struct {
 	MaxTokens *int32 `protobuf:"varint,3,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Share of the samples taken that must give the winner, 0.0-1.0; default 0 (a plurality is enough). Samples that failed
 	// or gave no answer count as taken.
-	MinAgreement  *float64 `protobuf:"fixed64,4,opt,name=min_agreement,json=minAgreement,proto3,oneof" json:"min_agreement,omitempty"`
+	MinAgreement *float64 `protobuf:"fixed64,4,opt,name=min_agreement,json=minAgreement,proto3,oneof" json:"min_agreement,omitempty"`
+	// Sampling also stops when the winner is that of all samples with at least this probability, 0.5-1.0; default 1 (when
+	// no further sample can change the outcome).
+	Confidence    *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -782,6 +785,13 @@ func (x *SelfConsistencyConfig) GetMaxTokens() int32 {
 func (x *SelfConsistencyConfig) GetMinAgreement() float64 {
 	if x != nil && x.MinAgreement != nil {
 		return *x.MinAgreement
+	}
+	return 0
+}
+
+func (x *SelfConsistencyConfig) GetConfidence() float64 {
+	if x != nil && x.Confidence != nil {
+		return *x.Confidence
 	}
 	return 0
 }
@@ -2664,7 +2674,11 @@ type SelfConsistencyMetrics struct {
 	// Whether sampling stopped because the vote was decided.
 	IsStoppedEarly bool `protobuf:"varint,4,opt,name=is_stopped_early,json=isStoppedEarly,proto3" json:"is_stopped_early,omitempty"`
 	// Whether no answer reached `min_agreement`, so that none was given.
-	IsAbstained   bool `protobuf:"varint,5,opt,name=is_abstained,json=isAbstained,proto3" json:"is_abstained,omitempty"`
+	IsAbstained bool `protobuf:"varint,5,opt,name=is_abstained,json=isAbstained,proto3" json:"is_abstained,omitempty"`
+	// Samples that were not taken because sampling stopped early.
+	SavedSamples int32 `protobuf:"varint,6,opt,name=saved_samples,json=savedSamples,proto3" json:"saved_samples,omitempty"`
+	// Most probability that all samples would have chosen another winner, 0.0-1.0; 0 where no further sample could do so.
+	ErrorBound    float64 `protobuf:"fixed64,7,opt,name=error_bound,json=errorBound,proto3" json:"error_bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2732,6 +2746,20 @@ func (x *SelfConsistencyMetrics) GetIsAbstained() bool {
 		return x.IsAbstained
 	}
 	return false
+}
+
+func (x *SelfConsistencyMetrics) GetSavedSamples() int32 {
+	if x != nil {
+		return x.SavedSamples
+	}
+	return 0
+}
+
+func (x *SelfConsistencyMetrics) GetErrorBound() float64 {
+	if x != nil {
+		return x.ErrorBound
+	}
+	return 0
 }
 
 // One answer of best of n.
@@ -3194,18 +3222,22 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\x17_max_tokens_per_thoughtB\x0e\n" +
 	"\f_temperatureB\x12\n" +
 	"\x10_max_model_callsB\a\n" +
-	"\x05_seed\"\xe8\x01\n" +
+	"\x05_seed\"\x9c\x02\n" +
 	"\x15SelfConsistencyConfig\x12\x1d\n" +
 	"\asamples\x18\x01 \x01(\x05H\x00R\asamples\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x03 \x01(\x05H\x02R\tmaxTokens\x88\x01\x01\x12(\n" +
-	"\rmin_agreement\x18\x04 \x01(\x01H\x03R\fminAgreement\x88\x01\x01B\n" +
+	"\rmin_agreement\x18\x04 \x01(\x01H\x03R\fminAgreement\x88\x01\x01\x12#\n" +
+	"\n" +
+	"confidence\x18\x05 \x01(\x01H\x04R\n" +
+	"confidence\x88\x01\x01B\n" +
 	"\n" +
 	"\b_samplesB\x0e\n" +
 	"\f_temperatureB\r\n" +
 	"\v_max_tokensB\x10\n" +
-	"\x0e_min_agreement\"\xd3\x03\n" +
+	"\x0e_min_agreementB\r\n" +
+	"\v_confidence\"\xd3\x03\n" +
 	"\rBestOfNConfig\x12\x1d\n" +
 	"\asamples\x18\x01 \x01(\x05H\x00R\asamples\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01\x12\"\n" +
@@ -3386,13 +3418,16 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\x0fnodes_duplicate\x18\x06 \x01(\x05R\x0enodesDuplicate\";\n" +
 	"\vAnswerVotes\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\tR\x06answer\x12\x14\n" +
-	"\x05votes\x18\x02 \x01(\x05R\x05votes\"\xc6\x01\n" +
+	"\x05votes\x18\x02 \x01(\x05R\x05votes\"\x8c\x02\n" +
 	"\x16SelfConsistencyMetrics\x12\x18\n" +
 	"\asamples\x18\x01 \x01(\x05R\asamples\x12-\n" +
 	"\x05votes\x18\x02 \x03(\v2\x17.reasond.v1.AnswerVotesR\x05votes\x12\x16\n" +
 	"\x06margin\x18\x03 \x01(\x01R\x06margin\x12(\n" +
 	"\x10is_stopped_early\x18\x04 \x01(\bR\x0eisStoppedEarly\x12!\n" +
-	"\fis_abstained\x18\x05 \x01(\bR\visAbstained\"a\n" +
+	"\fis_abstained\x18\x05 \x01(\bR\visAbstained\x12#\n" +
+	"\rsaved_samples\x18\x06 \x01(\x05R\fsavedSamples\x12\x1f\n" +
+	"\verror_bound\x18\a \x01(\x01R\n" +
+	"errorBound\"a\n" +
 	"\fScoredAnswer\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\tR\x06answer\x12\x14\n" +
 	"\x05votes\x18\x02 \x01(\x05R\x05votes\x12\x19\n" +

@@ -149,6 +149,8 @@ METRICS: Final[dict[type, StrategyMetrics]] = {
             margin=0.25,
             is_stopped_early=True,
             is_abstained=True,
+            saved_samples=3,
+            error_bound=0.125,
         ),
         BestOfNMetrics(
             samples=5,

@@ -135,6 +135,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("react", _SUM, "", (("allow_tool_use", True),)),
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
+    ("self_consistency", _SUM, "", (("samples", 20), ("confidence", 0.8))),
     ("plan_and_solve", _SUM, "", ()),
     ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),

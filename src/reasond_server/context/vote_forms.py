@@ -112,6 +112,8 @@ def spell_time(text: str) -> str:
 
 _MAX_CHARACTERS: Final = 20_000
 _MAX_DIGITS: Final = 60
+# Beyond it, floats are no exact integers.
+_EXACT_FLOATS: Final = 2**53
 _MAX_EXPONENT: Final = 60
 _MAX_PASSES: Final = 50
 _MAX_DEPTH: Final = 4
@@ -254,9 +256,15 @@ def _normalize_json(answer: str) -> str | None:
     if len(answer) > _MAX_CHARACTERS or not _STRUCTURED.match(answer):
         return None
     try:
-        return json.dumps(json.loads(answer), sort_keys=True, separators=(",", ":"))
+        return json.dumps(json.loads(answer, parse_float=_read_float), sort_keys=True, separators=(",", ":"))
     except (ValueError, RecursionError):
         return None
+
+
+def _read_float(number: str) -> float:
+    """Return a number of JSON, a whole one as an integer: 1.0 is 1."""
+    value = float(number)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT_FLOATS else value
 
 
 def _simplify(text: str, depth: int) -> str:

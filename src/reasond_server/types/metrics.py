@@ -163,13 +163,19 @@ class AnswerVotes:
 @METRICS.declare("self_consistency")
 @value
 class SelfConsistencyMetrics:
-    """The metrics of self-consistency: votes by answer, most first; the winner's lead as a share of the samples."""
+    """The metrics of self-consistency: votes by answer, most first; the winner's lead as a share of the samples.
+
+    `saved_samples` are those that were not needed. `error_bound` bounds the probability that all samples would have
+    chosen another winner, 0.0-1.0; 0 if that is impossible.
+    """
 
     samples: int
     votes: Sequence[AnswerVotes]
     margin: float
     is_stopped_early: bool
     is_abstained: bool = False
+    saved_samples: int = 0
+    error_bound: float = 0.0
 
 
 @value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +15,7 @@ from reasond_server.errors.model import ContextExhaustedError, ModelFailedError,
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig, Tally
+from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
 from reasond_server.types import NOTHING, AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
@@ -79,6 +78,30 @@ async def test_a_vote_that_stays_open_goes_on_by_as_many_as_can_decide_it() -> N
         samples, outcome = await run(model, samples=7)
     assert (outcome.answer, len(samples)) == ("1", 5)
     assert metrics(outcome).is_stopped_early
+
+
+async def test_with_a_confidence_sampling_stops_before_the_vote_is_certain_and_tells_what_that_risks() -> None:
+    model = FunctionModel(lambda _: "Hm. <answer>42</answer>")
+    samples, outcome = await run(model, samples=40, confidence=0.95)
+    assert (outcome.answer, len(model.requests)) == ("42", 7)
+    assert {sample.temperature for sample in samples} == {0.7}
+    assert (metrics(outcome).is_stopped_early, metrics(outcome).saved_samples) == (True, 33)
+    assert 0 < metrics(outcome).error_bound <= 0.05
+
+
+async def test_a_confidence_waits_for_the_agreement_that_is_asked_for() -> None:
+    with ScriptedModel(tag("1", "x", "1", "y", "1", "z", "1", "1", "1", "1", "1", "1")) as model:
+        _, outcome = await run(model, samples=20, confidence=0.9, min_agreement=0.75)
+    assert (outcome.answer, metrics(outcome).votes[0].votes) == ("1", 9)
+
+
+async def test_json_answers_vote_by_their_values() -> None:
+    replies = tag(
+        '{"a": 1, "b": [2.50]}', '```json\n{"b": [2.5], "a": 1.0}\n```', '{"a": 1, "b": [2]}', '{"b":[25e-1],"a":1}'
+    )
+    with ScriptedModel(replies) as model:
+        _, outcome = await run(model)
+    assert (outcome.answer, metrics(outcome).votes[0].votes) == ('{"a": 1, "b": [2.50]}', 3)
 
 
 async def test_all_samples_share_one_prompt_and_differ_in_temperature() -> None:
@@ -410,60 +433,6 @@ async def test_an_agreement_that_is_out_of_reach_costs_fewer_calls_than_half() -
         _, outcome = await run(model, samples=5, min_agreement=1.0)
     assert not outcome.answer
     assert len(model.requests) == 2
-
-
-CASTS = st.lists(st.sampled_from(["a", "b", "c", ""]), max_size=6)
-SHARES = st.sampled_from([0.0, 0.3, 0.5, 0.6, 0.75, 1.0])
-
-
-def outcome(cast: list[str], share: float) -> str:
-    tally = Tally(cast=cast)
-    return tally.winner if tally.has_agreement(share) else ""
-
-
-@given(cast=CASTS, left=st.integers(0, 4), share=SHARES)
-def test_a_vote_is_decided_exactly_where_every_further_vote_gives_the_same(
-    cast: list[str], left: int, share: float
-) -> None:
-    ends = {outcome([*cast, *more], share) for more in product(["a", "b", "c", "d", "e", ""], repeat=left)}
-    assert Tally(cast=cast).is_decided(left, min_agreement=share) == (len(ends) == 1)
-
-
-@given(cast=CASTS, left=st.integers(1, 4), share=SHARES)
-def test_fewer_samples_than_the_fewest_never_decide(cast: list[str], left: int, share: float) -> None:
-    fewest = Tally(cast=cast).count_fewest(left, min_agreement=share)
-    assert 0 <= fewest <= left
-    for count in range(fewest):
-        for more in product(["a", "b", "c", "d", "e"], repeat=count):
-            assert not Tally(cast=[*cast, *more]).is_decided(left - count, min_agreement=share)
-
-
-@pytest.mark.parametrize(("samples", "fewest"), [(1, 1), (2, 1), (3, 2), (5, 3), (8, 4), (40, 20)])
-def test_half_of_the_samples_can_decide_a_new_vote(samples: int, fewest: int) -> None:
-    assert Tally().count_fewest(samples, min_agreement=0) == fewest
-
-
-def test_of_equals_the_first_given_wins_and_leads_by_nothing() -> None:
-    tally = Tally(cast=["b", "a", "", "a", "b"])
-    assert (tally.winner, tally.margin, tally.total) == ("b", 0.0, 5)
-    assert tally.votes == [("b", 2), ("a", 2)]
-
-
-def test_without_votes_there_is_no_winner() -> None:
-    tally = Tally(cast=["", ""])
-    assert (tally.winner, tally.margin, tally.total, tally.has_agreement(0)) == ("", 0.0, 2, False)
-
-
-def test_a_share_is_reached_in_spite_of_floats() -> None:
-    assert Tally(cast=["a"] * 3 + ["b"] * 2).has_agreement(0.6)
-    assert Tally(cast=["a", "b", "c"]).has_agreement(1 / 3)
-    assert not Tally(cast=["a", "b", "c"]).has_agreement(0.34)
-
-
-def test_the_margin_is_that_of_shares() -> None:
-    assert Tally(cast=["a", "a", "a", "b"]).margin == 0.5
-    assert Tally(cast=["a"]).margin == 1.0
-    assert Tally(cast=["", "a", "", "", ""]).margin == 0.2
 
 
 @pytest.mark.parametrize(

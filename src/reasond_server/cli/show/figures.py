@@ -113,7 +113,9 @@ def _describe_self_consistency(metrics: Metrics) -> str:
     line = f"{format_count(figures.samples, 'sample')}: {', '.join([*votes, *more]) or 'no votes'}"
     line += f"; margin {figures.margin * 100:.0f} %"
     if figures.is_stopped_early:
-        line += ", decided early"
+        line += f", decided early: {format_count(figures.saved_samples, 'sample')} saved"
+    if figures.error_bound and figures.votes:
+        line += f", another winner at most {figures.error_bound * 100:.3g} % probable"
     return f"{line}, no answer had votes enough" if figures.is_abstained else line
 
 

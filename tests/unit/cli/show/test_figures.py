@@ -48,10 +48,12 @@ def test_the_tree_tells_its_size_and_its_best_score() -> None:
 
 def test_votes_are_told_with_their_margin_and_an_abstention_as_such() -> None:
     votes = [AnswerVotes(answer=str(number), votes=5 - number) for number in range(5)]
-    figures = SelfConsistencyMetrics(samples=15, votes=votes, margin=0.0667, is_stopped_early=True)
+    figures = SelfConsistencyMetrics(samples=15, votes=votes, margin=0.0667, is_stopped_early=True, saved_samples=9)
     assert last_of(self_consistency=figures) == (
-        "15 samples: 5 for 0, 4 for 1, 3 for 2, 2 other answers; margin 7 %, decided early"
+        "15 samples: 5 for 0, 4 for 1, 3 for 2, 2 other answers; margin 7 %, decided early: 9 samples saved"
     )
+    figures = SelfConsistencyMetrics(samples=7, votes=votes[:1], margin=1, is_stopped_early=True, error_bound=0.0373)
+    assert last_of(self_consistency=figures).endswith("0 samples saved, another winner at most 3.73 % probable")
     silent = SelfConsistencyMetrics(samples=1, is_abstained=True)
     assert last_of(self_consistency=silent) == "1 sample: no votes; margin 0 %, no answer had votes enough"
     hostile = SelfConsistencyMetrics(samples=1, votes=[AnswerVotes(answer="\x1b[2J\nx" * 50, votes=1)])

@@ -390,6 +390,7 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     TEMPERATURE_FIELD_NUMBER: builtins.int
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     MIN_AGREEMENT_FIELD_NUMBER: builtins.int
+    CONFIDENCE_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Number of samples, 1-40; default 5."""
     temperature: builtins.float
@@ -400,6 +401,10 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     """Share of the samples taken that must give the winner, 0.0-1.0; default 0 (a plurality is enough). Samples that failed
     or gave no answer count as taken.
     """
+    confidence: builtins.float
+    """Sampling also stops when the winner is that of all samples with at least this probability, 0.5-1.0; default 1 (when
+    no further sample can change the outcome).
+    """
     def __init__(
         self,
         *,
@@ -407,9 +412,12 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
         temperature: builtins.float | None = ...,
         max_tokens: builtins.int | None = ...,
         min_agreement: builtins.float | None = ...,
+        confidence: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_confidence", b"_confidence"]) -> typing.Literal["confidence"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
     @typing.overload
@@ -1290,6 +1298,8 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     MARGIN_FIELD_NUMBER: builtins.int
     IS_STOPPED_EARLY_FIELD_NUMBER: builtins.int
     IS_ABSTAINED_FIELD_NUMBER: builtins.int
+    SAVED_SAMPLES_FIELD_NUMBER: builtins.int
+    ERROR_BOUND_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Samples that were taken; fewer than asked where the vote was decided early."""
     margin: builtins.float
@@ -1300,6 +1310,10 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
     """Whether sampling stopped because the vote was decided."""
     is_abstained: builtins.bool
     """Whether no answer reached `min_agreement`, so that none was given."""
+    saved_samples: builtins.int
+    """Samples that were not taken because sampling stopped early."""
+    error_bound: builtins.float
+    """Most probability that all samples would have chosen another winner, 0.0-1.0; 0 where no further sample could do so."""
     @property
     def votes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AnswerVotes]:
         """Votes by answer, most first."""
@@ -1312,8 +1326,10 @@ class SelfConsistencyMetrics(google.protobuf.message.Message):
         margin: builtins.float = ...,
         is_stopped_early: builtins.bool = ...,
         is_abstained: builtins.bool = ...,
+        saved_samples: builtins.int = ...,
+        error_bound: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "votes", b"votes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["error_bound", b"error_bound", "is_abstained", b"is_abstained", "is_stopped_early", b"is_stopped_early", "margin", b"margin", "samples", b"samples", "saved_samples", b"saved_samples", "votes", b"votes"]) -> None: ...
 
 global___SelfConsistencyMetrics = SelfConsistencyMetrics
 
