@@ -7,6 +7,7 @@ counters end in `_total`.
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -45,184 +46,157 @@ class Metric:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _counter(name: str, meaning: str, *labels: str) -> Metric:
-    return Metric(name=name, kind="counter", meaning=meaning, labels=labels)
+def _declare(
+    kind: Kind, name: str, meaning: str, *, buckets: Sequence[float] = (), merged: Merged = "livesum"
+) -> Metric:
+    """Return a metric; `name` has its labels as a query writes them: `reasond_errors{transport, reason}`."""
+    name, _, labels = name.removesuffix("}").partition("{")
+    return Metric(
+        name=name,
+        kind=kind,
+        meaning=meaning,
+        labels=labels.split(", ") if labels else (),
+        buckets=buckets,
+        merged=merged,
+    )
 
 
-def _gauge(name: str, meaning: str, *labels: str, merged: Merged = "livesum") -> Metric:
-    return Metric(name=name, kind="gauge", meaning=meaning, labels=labels, merged=merged)
-
-
-def _histogram(name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Metric:
-    return Metric(name=name, kind="histogram", meaning=meaning, labels=labels, buckets=buckets)
+_counter = partial(_declare, "counter")
+_gauge = partial(_declare, "gauge")
+_histogram = partial(_declare, "histogram")
 
 
 CALLS: Final = (
     _counter(
-        "reasond_calls",
+        "reasond_calls{transport, method, code}",
         "Calls that ended, by the status of gRPC or what JSON-RPC has in its place; streams count when they end.",
-        "transport",
-        "method",
-        "code",
     ),
     _histogram(
-        "reasond_call_duration_seconds",
+        "reasond_call_duration_seconds{transport, method}",
         "Time from the arrival of a call to its end.",
-        "transport",
-        "method",
         buckets=CALL_SECONDS,
     ),
-    _gauge("reasond_calls_in_flight", "Calls at work: RPCs, and HTTP requests of every kind.", "transport"),
-    _gauge("reasond_streams_open", "Streams of events at work.", "transport"),
+    _gauge("reasond_calls_in_flight{transport}", "Calls at work: RPCs, and HTTP requests of every kind."),
+    _gauge("reasond_streams_open{transport}", "Streams of events at work."),
     _counter(
-        "reasond_errors",
+        "reasond_errors{transport, reason}",
         "Calls that failed, by the reason of the table of errors; transport http: refused tokens and scrapes.",
-        "transport",
-        "reason",
     ),
     _counter(
-        "reasond_denials",
+        "reasond_denials{kind}",
         "Calls that were refused: authentication, permission, rate, concurrency, budget (of the caller, also within a "
         "run), overload, draining, store or issuer (out of reach).",
-        "kind",
     ),
     _counter(
-        "reasond_api_key_uses",
+        "reasond_api_key_uses{key_id, outcome}",
         "Uses of API keys by the public id of the key: accepted, expired, revoked. Wrong and unknown keys are only "
         "denials.",
-        "key_id",
-        "outcome",
     ),
-    _counter("reasond_slow_consumers", "Clients that were cut off because they did not read.", "transport"),
-    _counter("reasond_http_requests", "HTTP requests, by address and status.", "route", "status"),
+    _counter("reasond_slow_consumers{transport}", "Clients that were cut off because they did not read."),
+    _counter("reasond_http_requests{route, status}", "HTTP requests, by address and status."),
 )
 
 EXECUTIONS: Final = (
-    _counter("reasond_executions", "Executions that ended here.", "strategy", "finish_reason"),
+    _counter("reasond_executions{strategy, finish_reason}", "Executions that ended here."),
     _histogram(
-        "reasond_execution_duration_seconds",
+        "reasond_execution_duration_seconds{strategy}",
         "Time from the beginning of an execution to its result, waits for a place left out.",
-        "strategy",
         buckets=CALL_SECONDS,
     ),
-    _counter("reasond_steps", "Steps that were made, counted when their run ends or leaves.", "strategy"),
+    _counter("reasond_steps{strategy}", "Steps that were made, counted when their run ends or leaves."),
     _counter(
-        "reasond_tokens",
+        "reasond_tokens{strategy, model, kind}",
         "Tokens that model calls were charged with: input, output, cached_input (part of input), reasoning (part of "
         "output). Calls that are replayed from the log cost nothing and are not counted.",
-        "strategy",
-        "model",
-        "kind",
     ),
     _counter(
-        "reasond_cost_usd",
+        "reasond_cost_usd{strategy, model}",
         "What model calls cost in US dollars, for models whose prices the operator gives ([llm] input_price_usd).",
-        "strategy",
-        "model",
     ),
     _histogram(
-        "reasond_compute_ratio",
+        "reasond_compute_ratio{measure, baseline}",
         "Compute of a bounded-context run over that of the baseline: 1 less this is saved, of attention, kv_read or "
         "tokens. Runs that failed or were cancelled are left out.",
-        "measure",
-        "baseline",
         buckets=RATIOS,
     ),
     _gauge("reasond_executions_running", "Executions that hold a place."),
     _gauge("reasond_executions_queued", "Executions that wait for a place."),
     _gauge("reasond_execution_places", "Places for executions: max_concurrent_requests."),
     _histogram(
-        "reasond_queue_wait_seconds",
+        "reasond_queue_wait_seconds{outcome}",
         "Waits for a place, of those who had to: admitted, timeout, draining, gone (the caller left).",
-        "outcome",
         buckets=WAIT_SECONDS,
     ),
     _counter(
-        "reasond_recoveries",
+        "reasond_recoveries{outcome}",
         "Runs that another process left behind: resumed here, or written_off because nobody can go on with them.",
-        "outcome",
     ),
     _counter(
-        "reasond_executions_left",
+        "reasond_executions_left{reason}",
         "Runs that another process goes on with: handed_over, lost to it, or fenced, where this one was out of touch "
         "with the store for too long to know.",
-        "reason",
     ),
 )
 
 MODELS: Final = (
     _counter(
-        "reasond_model_calls",
+        "reasond_model_calls{model, outcome}",
         "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run, "
         "which had its answer or was stopped.",
-        "model",
-        "outcome",
     ),
     _histogram(
-        "reasond_model_call_duration_seconds",
+        "reasond_model_call_duration_seconds{model}",
         "Time of a model call, its retries included.",
-        "model",
         buckets=GENAI_SECONDS,
     ),
     _histogram(
-        "reasond_model_first_content_seconds",
+        "reasond_model_first_content_seconds{model}",
         "Time from the beginning of a model call to its first text, reasoning or tool call.",
-        "model",
         buckets=GENAI_SECONDS,
     ),
-    _counter("reasond_model_retries", "Attempts that were repeated, by the reason.", "backend", "reason"),
+    _counter("reasond_model_retries{backend, reason}", "Attempts that were repeated, by the reason."),
     _histogram(
-        "reasond_model_room_wait_seconds",
+        "reasond_model_room_wait_seconds{backend}",
         "Waits for a backend that worked on max_concurrency calls, of those that had to.",
-        "backend",
         buckets=WAIT_SECONDS,
     ),
     _gauge(
-        "reasond_model_breaker_state",
+        "reasond_model_breaker_state{backend, state}",
         "1 for the state that the circuit breaker is in, 0 for the others; several processes: how many are in it.",
-        "backend",
-        "state",
     ),
     _counter(
-        "reasond_model_usage_mended",
+        "reasond_model_usage_mended{backend, source}",
         "Model calls whose server told no usage (estimated) or one that could not be true (partial).",
-        "backend",
-        "source",
     ),
 )
 
 LIMITS: Final = (
     _counter(
-        "reasond_budget_tokens",
+        "reasond_budget_tokens{event}",
         "Tokens of the budgets of callers: reserved before model calls, settled (used) after them, refunded, and "
         "overdrawn by servers that wrote more than was asked for.",
-        "event",
     ),
     _gauge(
         "reasond_limits_degraded",
         "Processes that cannot reach the store of the limits and do what on_backend_failure says.",
     ),
     _counter(
-        "reasond_tool_calls",
+        "reasond_tool_calls{tool, outcome}",
         "Tool calls: ok, failed, timeout, invalid_arguments, unknown_tool, refused (the budget's calls are used up).",
-        "tool",
-        "outcome",
     ),
-    _histogram("reasond_tool_duration_seconds", "Time of a tool call.", "tool", buckets=GENAI_SECONDS),
+    _histogram("reasond_tool_duration_seconds{tool}", "Time of a tool call.", buckets=GENAI_SECONDS),
     _histogram(
-        "reasond_program_duration_seconds",
+        "reasond_program_duration_seconds{outcome}",
         "Time of a program of a task in the sandbox, by how it ended: ok, failed (exit code), limited (by a limit), "
         "not_run (the sandbox could not run it).",
-        "outcome",
         buckets=CHECK_SECONDS,
     ),
 )
 
 TURNS: Final = (
     _counter(
-        "reasond_turns",
+        "reasond_turns{exit}",
         "Exits of turns: done, client_tools (handed off), failed, cancelled, expired (nobody came back).",
-        "exit",
     ),
     _gauge(
         "reasond_turns_awaiting",
@@ -231,32 +205,27 @@ TURNS: Final = (
         merged="livemax",
     ),
     _counter(
-        "reasond_handoffs",
+        "reasond_handoffs{outcome}",
         "Hand-offs to clients: handed_off, and what became of them: settled, expired, cancelled.",
-        "outcome",
     ),
     _counter("reasond_handoff_calls", "Calls that clients were asked to settle."),
     _histogram(
-        "reasond_handoff_wait_seconds",
+        "reasond_handoff_wait_seconds{outcome}",
         "Time from a hand-off to its end, by whatever process took it up.",
-        "outcome",
         buckets=HANDOFF_SECONDS,
     ),
     _counter(
-        "reasond_reentries",
+        "reasond_reentries{outcome}",
         "Re-entries: accepted, replayed (the same one again), or refused, by the reason of the table of errors.",
-        "outcome",
     ),
     _counter(
         "reasond_tool_outcomes_unknown",
         "Tool calls during which a process went down, and nobody knows what came of them.",
     ),
     _counter(
-        "reasond_context_tokens",
+        "reasond_context_tokens{goal, rendering}",
         "Tokens of results in prompts, by what the prompt was for (planning, synthesis) and how they appeared: full, "
         "preview, summary, handle.",
-        "goal",
-        "rendering",
     ),
 )
 
@@ -264,20 +233,16 @@ REPAIRS: Final = (
     _counter("reasond_repair_reflection_iterations", "Rounds of searches that ended."),
     _gauge("reasond_repair_candidates_active", "Candidates that the searches of this process hold."),
     _histogram(
-        "reasond_repair_critic_score",
-        "Scores of candidates, 0-100; at most 84 while a check fails.",
-        buckets=SCORES,
+        "reasond_repair_critic_score", "Scores of candidates, 0-100; at most 84 while a check fails.", buckets=SCORES
     ),
     _counter(
         "reasond_repair_early_terminations",
         "Searches that ended because a candidate passed the gate with critique_threshold.",
     ),
     _histogram(
-        "reasond_repair_check_duration_seconds",
+        "reasond_repair_check_duration_seconds{level, outcome}",
         "Time of a check, by the level of its sandbox (bwrap, landlock) and how it ended: passed, failed, timed_out, "
         "unknown (it could not be run).",
-        "level",
-        "outcome",
         buckets=CHECK_SECONDS,
     ),
 )
@@ -286,9 +251,8 @@ SERVER: Final = (
     _histogram("reasond_store_commit_duration_seconds", "Time of a commit of events.", buckets=WAIT_SECONDS),
     _counter("reasond_store_entries", "Events and records that were committed; over the commits: the size of a batch."),
     _counter(
-        "reasond_store_failures",
+        "reasond_store_failures{reason}",
         "Writes that the store did not take: attempts that failed, and parts that were refused.",
-        "reason",
     ),
     _gauge(
         "reasond_store_fill_ratio",
@@ -308,7 +272,7 @@ SERVER: Final = (
         buckets=LAG_SECONDS,
     ),
     _gauge(
-        "reasond_build_info", "1, with the versions of the server and of Python.", "version", "python", merged="livemax"
+        "reasond_build_info{version, python}", "1, with the versions of the server and of Python.", merged="livemax"
     ),
     _gauge("reasond_processes", "Processes that report."),
     _counter("process_cpu_seconds", "CPU time, user and system."),

@@ -6,6 +6,7 @@ increment, and take three times as long in files that several processes share. O
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -15,6 +16,8 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from reasond_server.telemetry.catalogue import Metric
 
 OTHER: Final = "other"
 
@@ -57,6 +60,7 @@ class Count:
 
 
 SeriesT = TypeVar("SeriesT")
+MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 
 Key = str | tuple[str, ...]
@@ -89,46 +93,41 @@ class SeriesFamily(dict[Key, SeriesT]):
 
 
 class Registry:
-    """All metrics of the catalogue in their own registry; each is made once."""
+    """All metrics of the catalogue in their own registry, by kind and name."""
 
     def __init__(self, *, vocabulary: Vocabulary) -> None:
         self.collected = CollectorRegistry()
+        self.counters: dict[str, SeriesFamily[Count]] = {}
+        self.gauges: dict[str, SeriesFamily[Gauge]] = {}
+        self.histograms: dict[str, SeriesFamily[Histogram]] = {}
         self._vocabulary = vocabulary
         self._counts: list[Count] = []
+        for metric in CATALOGUE.values():
+            self._add(metric)
 
     def flush(self) -> None:
         """Pass the counts since the last flush to the library."""
         for series in self._counts:
             series.flush()
 
-    def counter(self, name: str) -> SeriesFamily[Count]:
-        """Return the counter `name` of the catalogue."""
-        told = CATALOGUE[name]
-        counter = Counter(name, told.meaning, told.labels, registry=self.collected)
+    def _add(self, metric: Metric) -> None:
+        name, meaning, labels, collected = metric.name, metric.meaning, metric.labels, self.collected
+        make_family = partial(SeriesFamily, labels=tuple(labels), vocabulary=self._vocabulary)
+        if metric.kind == "counter":
+            counter = Counter(name, meaning, labels, registry=collected)
+            self.counters[name] = make_family(make=lambda values: self._count(_choose_series(counter, values)))
+        elif metric.kind == "gauge":
+            gauge = Gauge(name, meaning, labels, registry=collected, multiprocess_mode=metric.merged)
+            self.gauges[name] = make_family(make=partial(_choose_series, gauge))
+        else:
+            histogram = Histogram(name, meaning, labels, registry=collected, buckets=metric.buckets)
+            self.histograms[name] = make_family(make=partial(_choose_series, histogram))
 
-        def make(values: tuple[str, ...]) -> Count:
-            series = Count(counter.labels(*values) if values else counter)
-            self._counts.append(series)
-            return series
+    def _count(self, counter: Counter) -> Count:
+        series = Count(counter)
+        self._counts.append(series)
+        return series
 
-        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
 
-    def histogram(self, name: str) -> SeriesFamily[Histogram]:
-        """Return the histogram `name` of the catalogue."""
-        told = CATALOGUE[name]
-        histogram = Histogram(name, told.meaning, told.labels, registry=self.collected, buckets=told.buckets)
-
-        def make(values: tuple[str, ...]) -> Histogram:
-            return histogram.labels(*values) if values else histogram
-
-        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
-
-    def gauge(self, name: str) -> SeriesFamily[Gauge]:
-        """Return the gauge `name` of the catalogue."""
-        told = CATALOGUE[name]
-        gauge = Gauge(name, told.meaning, told.labels, registry=self.collected, multiprocess_mode=told.merged)
-
-        def make(values: tuple[str, ...]) -> Gauge:
-            return gauge.labels(*values) if values else gauge
-
-        return SeriesFamily(labels=tuple(told.labels), vocabulary=self._vocabulary, make=make)
+def _choose_series(metric: MetricT, values: tuple[str, ...]) -> MetricT:
+    return metric.labels(*values) if values else metric
