@@ -758,6 +758,7 @@ type ReasoningTask struct {
 	//	*ReasoningTask_ChainOfVerification
 	//	*ReasoningTask_ProgramOfThought
 	//	*ReasoningTask_Direct
+	//	*ReasoningTask_SelfAggregation
 	Config isReasoningTask_Config `protobuf_oneof:"config"`
 	// Id of a registered agent whose strategies, in its order, apply.
 	Agent string `protobuf:"bytes,10,opt,name=agent,proto3" json:"agent,omitempty"`
@@ -950,6 +951,15 @@ func (x *ReasoningTask) GetDirect() *DirectConfig {
 	return nil
 }
 
+func (x *ReasoningTask) GetSelfAggregation() *SelfAggregationConfig {
+	if x != nil {
+		if x, ok := x.Config.(*ReasoningTask_SelfAggregation); ok {
+			return x.SelfAggregation
+		}
+	}
+	return nil
+}
+
 func (x *ReasoningTask) GetAgent() string {
 	if x != nil {
 		return x.Agent
@@ -1077,6 +1087,11 @@ type ReasoningTask_Direct struct {
 	Direct *DirectConfig `protobuf:"bytes,25,opt,name=direct,proto3,oneof"`
 }
 
+type ReasoningTask_SelfAggregation struct {
+	// For `self_aggregation`.
+	SelfAggregation *SelfAggregationConfig `protobuf:"bytes,26,opt,name=self_aggregation,json=selfAggregation,proto3,oneof"`
+}
+
 func (*ReasoningTask_ChainOfThought) isReasoningTask_Config() {}
 
 func (*ReasoningTask_BoundedContext) isReasoningTask_Config() {}
@@ -1100,6 +1115,8 @@ func (*ReasoningTask_ChainOfVerification) isReasoningTask_Config() {}
 func (*ReasoningTask_ProgramOfThought) isReasoningTask_Config() {}
 
 func (*ReasoningTask_Direct) isReasoningTask_Config() {}
+
+func (*ReasoningTask_SelfAggregation) isReasoningTask_Config() {}
 
 // A place in an execution's log.
 type ExecutionCursor struct {
@@ -2207,7 +2224,7 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x05Image\x12\x1d\n" +
 	"\n" +
 	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\x8b\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xdb\n" +
 	"\n" +
 	"\rReasoningTask\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x12\x1a\n" +
@@ -2225,7 +2242,8 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x0eplan_and_solve\x18\x16 \x01(\v2\x1e.reasond.v1.PlanAndSolveConfigH\x00R\fplanAndSolve\x12[\n" +
 	"\x15chain_of_verification\x18\x17 \x01(\v2%.reasond.v1.ChainOfVerificationConfigH\x00R\x13chainOfVerification\x12R\n" +
 	"\x12program_of_thought\x18\x18 \x01(\v2\".reasond.v1.ProgramOfThoughtConfigH\x00R\x10programOfThought\x122\n" +
-	"\x06direct\x18\x19 \x01(\v2\x18.reasond.v1.DirectConfigH\x00R\x06direct\x12\x14\n" +
+	"\x06direct\x18\x19 \x01(\v2\x18.reasond.v1.DirectConfigH\x00R\x06direct\x12N\n" +
+	"\x10self_aggregation\x18\x1a \x01(\v2!.reasond.v1.SelfAggregationConfigH\x00R\x0fselfAggregation\x12\x14\n" +
 	"\x05agent\x18\n" +
 	" \x01(\tR\x05agent\x12-\n" +
 	"\x12agent_capabilities\x18\v \x03(\tR\x11agentCapabilities\x12*\n" +
@@ -2414,24 +2432,25 @@ var file_reasond_v1_execution_proto_goTypes = []any{
 	(*ChainOfVerificationConfig)(nil),  // 32: reasond.v1.ChainOfVerificationConfig
 	(*ProgramOfThoughtConfig)(nil),     // 33: reasond.v1.ProgramOfThoughtConfig
 	(*DirectConfig)(nil),               // 34: reasond.v1.DirectConfig
-	(*Thought)(nil),                    // 35: reasond.v1.Thought
-	(*BoundedContextStep)(nil),         // 36: reasond.v1.BoundedContextStep
-	(*ReactStep)(nil),                  // 37: reasond.v1.ReactStep
-	(*TreeStep)(nil),                   // 38: reasond.v1.TreeStep
-	(*Sample)(nil),                     // 39: reasond.v1.Sample
-	(*StageStep)(nil),                  // 40: reasond.v1.StageStep
-	(*ChainOfThoughtMetrics)(nil),      // 41: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextMetrics)(nil),      // 42: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),               // 43: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),       // 44: reasond.v1.TreeOfThoughtMetrics
-	(*SelfConsistencyMetrics)(nil),     // 45: reasond.v1.SelfConsistencyMetrics
-	(*BestOfNMetrics)(nil),             // 46: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),          // 47: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),        // 48: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil), // 49: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),    // 50: reasond.v1.ProgramOfThoughtMetrics
-	(ErrorReason)(0),                   // 51: reasond.v1.ErrorReason
-	(*timestamppb.Timestamp)(nil),      // 52: google.protobuf.Timestamp
+	(*SelfAggregationConfig)(nil),      // 35: reasond.v1.SelfAggregationConfig
+	(*Thought)(nil),                    // 36: reasond.v1.Thought
+	(*BoundedContextStep)(nil),         // 37: reasond.v1.BoundedContextStep
+	(*ReactStep)(nil),                  // 38: reasond.v1.ReactStep
+	(*TreeStep)(nil),                   // 39: reasond.v1.TreeStep
+	(*Sample)(nil),                     // 40: reasond.v1.Sample
+	(*StageStep)(nil),                  // 41: reasond.v1.StageStep
+	(*ChainOfThoughtMetrics)(nil),      // 42: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextMetrics)(nil),      // 43: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),               // 44: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),       // 45: reasond.v1.TreeOfThoughtMetrics
+	(*SelfConsistencyMetrics)(nil),     // 46: reasond.v1.SelfConsistencyMetrics
+	(*BestOfNMetrics)(nil),             // 47: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),          // 48: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),        // 49: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil), // 50: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),    // 51: reasond.v1.ProgramOfThoughtMetrics
+	(ErrorReason)(0),                   // 52: reasond.v1.ErrorReason
+	(*timestamppb.Timestamp)(nil),      // 53: google.protobuf.Timestamp
 }
 var file_reasond_v1_execution_proto_depIdxs = []int32{
 	20, // 0: reasond.v1.Budget.max_elapsed:type_name -> google.protobuf.Duration
@@ -2452,50 +2471,51 @@ var file_reasond_v1_execution_proto_depIdxs = []int32{
 	32, // 15: reasond.v1.ReasoningTask.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationConfig
 	33, // 16: reasond.v1.ReasoningTask.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtConfig
 	34, // 17: reasond.v1.ReasoningTask.direct:type_name -> reasond.v1.DirectConfig
-	6,  // 18: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
-	8,  // 19: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
-	9,  // 20: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
-	0,  // 21: reasond.v1.ExecutionStarted.strategy_source:type_name -> reasond.v1.StrategySource
-	7,  // 22: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
-	20, // 23: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
-	35, // 24: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
-	36, // 25: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
-	37, // 26: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
-	38, // 27: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
-	39, // 28: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
-	28, // 29: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
-	40, // 30: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
-	20, // 31: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
-	7,  // 32: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
-	41, // 33: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
-	42, // 34: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
-	43, // 35: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
-	44, // 36: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
-	45, // 37: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
-	28, // 38: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
-	46, // 39: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
-	47, // 40: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
-	48, // 41: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
-	49, // 42: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
-	50, // 43: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
-	51, // 44: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
-	0,  // 45: reasond.v1.Reasoning.strategy_source:type_name -> reasond.v1.StrategySource
-	1,  // 46: reasond.v1.Reasoning.finish_reason:type_name -> reasond.v1.FinishReason
-	16, // 47: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
-	13, // 48: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
-	17, // 49: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
-	3,  // 50: reasond.v1.Execution.state:type_name -> reasond.v1.ExecutionState
-	0,  // 51: reasond.v1.Execution.strategy_source:type_name -> reasond.v1.StrategySource
-	1,  // 52: reasond.v1.Execution.finish_reason:type_name -> reasond.v1.FinishReason
-	52, // 53: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
-	52, // 54: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
-	52, // 55: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
-	7,  // 56: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	35, // 18: reasond.v1.ReasoningTask.self_aggregation:type_name -> reasond.v1.SelfAggregationConfig
+	6,  // 19: reasond.v1.ReasoningTask.budget:type_name -> reasond.v1.Budget
+	8,  // 20: reasond.v1.ReasoningTask.history:type_name -> reasond.v1.HistoryMessage
+	9,  // 21: reasond.v1.ReasoningTask.images:type_name -> reasond.v1.Image
+	0,  // 22: reasond.v1.ExecutionStarted.strategy_source:type_name -> reasond.v1.StrategySource
+	7,  // 23: reasond.v1.Iteration.usage:type_name -> reasond.v1.Usage
+	20, // 24: reasond.v1.Iteration.elapsed:type_name -> google.protobuf.Duration
+	36, // 25: reasond.v1.Iteration.thought:type_name -> reasond.v1.Thought
+	37, // 26: reasond.v1.Iteration.bounded_context:type_name -> reasond.v1.BoundedContextStep
+	38, // 27: reasond.v1.Iteration.react:type_name -> reasond.v1.ReactStep
+	39, // 28: reasond.v1.Iteration.tree:type_name -> reasond.v1.TreeStep
+	40, // 29: reasond.v1.Iteration.sample:type_name -> reasond.v1.Sample
+	28, // 30: reasond.v1.Iteration.custom:type_name -> google.protobuf.Struct
+	41, // 31: reasond.v1.Iteration.stage:type_name -> reasond.v1.StageStep
+	20, // 32: reasond.v1.Metrics.execution_time:type_name -> google.protobuf.Duration
+	7,  // 33: reasond.v1.Metrics.usage:type_name -> reasond.v1.Usage
+	42, // 34: reasond.v1.Metrics.chain_of_thought:type_name -> reasond.v1.ChainOfThoughtMetrics
+	43, // 35: reasond.v1.Metrics.bounded_context:type_name -> reasond.v1.BoundedContextMetrics
+	44, // 36: reasond.v1.Metrics.react:type_name -> reasond.v1.ReactMetrics
+	45, // 37: reasond.v1.Metrics.tree_of_thought:type_name -> reasond.v1.TreeOfThoughtMetrics
+	46, // 38: reasond.v1.Metrics.self_consistency:type_name -> reasond.v1.SelfConsistencyMetrics
+	28, // 39: reasond.v1.Metrics.custom:type_name -> google.protobuf.Struct
+	47, // 40: reasond.v1.Metrics.best_of_n:type_name -> reasond.v1.BestOfNMetrics
+	48, // 41: reasond.v1.Metrics.self_refine:type_name -> reasond.v1.SelfRefineMetrics
+	49, // 42: reasond.v1.Metrics.plan_and_solve:type_name -> reasond.v1.PlanAndSolveMetrics
+	50, // 43: reasond.v1.Metrics.chain_of_verification:type_name -> reasond.v1.ChainOfVerificationMetrics
+	51, // 44: reasond.v1.Metrics.program_of_thought:type_name -> reasond.v1.ProgramOfThoughtMetrics
+	52, // 45: reasond.v1.ExecutionError.reason:type_name -> reasond.v1.ErrorReason
+	0,  // 46: reasond.v1.Reasoning.strategy_source:type_name -> reasond.v1.StrategySource
+	1,  // 47: reasond.v1.Reasoning.finish_reason:type_name -> reasond.v1.FinishReason
+	16, // 48: reasond.v1.Reasoning.metrics:type_name -> reasond.v1.Metrics
+	13, // 49: reasond.v1.Reasoning.trace:type_name -> reasond.v1.Iteration
+	17, // 50: reasond.v1.Reasoning.error:type_name -> reasond.v1.ExecutionError
+	3,  // 51: reasond.v1.Execution.state:type_name -> reasond.v1.ExecutionState
+	0,  // 52: reasond.v1.Execution.strategy_source:type_name -> reasond.v1.StrategySource
+	1,  // 53: reasond.v1.Execution.finish_reason:type_name -> reasond.v1.FinishReason
+	53, // 54: reasond.v1.Execution.create_time:type_name -> google.protobuf.Timestamp
+	53, // 55: reasond.v1.Execution.end_time:type_name -> google.protobuf.Timestamp
+	53, // 56: reasond.v1.Execution.expire_time:type_name -> google.protobuf.Timestamp
+	7,  // 57: reasond.v1.Execution.usage:type_name -> reasond.v1.Usage
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_execution_proto_init() }
@@ -2520,6 +2540,7 @@ func file_reasond_v1_execution_proto_init() {
 		(*ReasoningTask_ChainOfVerification)(nil),
 		(*ReasoningTask_ProgramOfThought)(nil),
 		(*ReasoningTask_Direct)(nil),
+		(*ReasoningTask_SelfAggregation)(nil),
 	}
 	file_reasond_v1_execution_proto_msgTypes[7].OneofWrappers = []any{
 		(*Iteration_Thought)(nil),

@@ -1189,6 +1189,88 @@ func (x *ProgramOfThoughtConfig) GetTemperature() float64 {
 	return 0
 }
 
+// Configuration of `self_aggregation`: chains that the model aggregates in groups, round after round.
+type SelfAggregationConfig struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chains of each round, 2-40; default 8.
+	Chains *int32 `protobuf:"varint,1,opt,name=chains,proto3,oneof" json:"chains,omitempty"`
+	// Chains of the round before that a call is shown, 1-8; default 4.
+	Group *int32 `protobuf:"varint,2,opt,name=group,proto3,oneof" json:"group,omitempty"`
+	// Most rounds, 1-10; default 3. A round whose chains all agree is the last.
+	Rounds *int32 `protobuf:"varint,3,opt,name=rounds,proto3,oneof" json:"rounds,omitempty"`
+	// Middle of the temperatures of a round, 0.05-2.0; default 0.7.
+	Temperature *float64 `protobuf:"fixed64,4,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	// Most tokens the model may write per chain, 100-32768; default 4096.
+	MaxTokens     *int32 `protobuf:"varint,5,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelfAggregationConfig) Reset() {
+	*x = SelfAggregationConfig{}
+	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelfAggregationConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelfAggregationConfig) ProtoMessage() {}
+
+func (x *SelfAggregationConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelfAggregationConfig.ProtoReflect.Descriptor instead.
+func (*SelfAggregationConfig) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SelfAggregationConfig) GetChains() int32 {
+	if x != nil && x.Chains != nil {
+		return *x.Chains
+	}
+	return 0
+}
+
+func (x *SelfAggregationConfig) GetGroup() int32 {
+	if x != nil && x.Group != nil {
+		return *x.Group
+	}
+	return 0
+}
+
+func (x *SelfAggregationConfig) GetRounds() int32 {
+	if x != nil && x.Rounds != nil {
+		return *x.Rounds
+	}
+	return 0
+}
+
+func (x *SelfAggregationConfig) GetTemperature() float64 {
+	if x != nil && x.Temperature != nil {
+		return *x.Temperature
+	}
+	return 0
+}
+
+func (x *SelfAggregationConfig) GetMaxTokens() int32 {
+	if x != nil && x.MaxTokens != nil {
+		return *x.MaxTokens
+	}
+	return 0
+}
+
 // Which part of the material a bounded-context step read.
 type ReadingProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1202,7 +1284,7 @@ type ReadingProgress struct {
 
 func (x *ReadingProgress) Reset() {
 	*x = ReadingProgress{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1296,7 @@ func (x *ReadingProgress) String() string {
 func (*ReadingProgress) ProtoMessage() {}
 
 func (x *ReadingProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[11]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1309,7 @@ func (x *ReadingProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadingProgress.ProtoReflect.Descriptor instead.
 func (*ReadingProgress) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{11}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadingProgress) GetSegment() int32 {
@@ -1257,7 +1339,7 @@ type Thought struct {
 
 func (x *Thought) Reset() {
 	*x = Thought{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1351,7 @@ func (x *Thought) String() string {
 func (*Thought) ProtoMessage() {}
 
 func (x *Thought) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[12]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1364,7 @@ func (x *Thought) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Thought.ProtoReflect.Descriptor instead.
 func (*Thought) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{12}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Thought) GetText() string {
@@ -1312,7 +1394,7 @@ type Dropped struct {
 
 func (x *Dropped) Reset() {
 	*x = Dropped{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1406,7 @@ func (x *Dropped) String() string {
 func (*Dropped) ProtoMessage() {}
 
 func (x *Dropped) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[13]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1419,7 @@ func (x *Dropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dropped.ProtoReflect.Descriptor instead.
 func (*Dropped) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{13}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Dropped) GetPart() string {
@@ -1373,7 +1455,7 @@ type CarryoverReport struct {
 
 func (x *CarryoverReport) Reset() {
 	*x = CarryoverReport{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1467,7 @@ func (x *CarryoverReport) String() string {
 func (*CarryoverReport) ProtoMessage() {}
 
 func (x *CarryoverReport) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[14]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1480,7 @@ func (x *CarryoverReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CarryoverReport.ProtoReflect.Descriptor instead.
 func (*CarryoverReport) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{14}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CarryoverReport) GetBeforeTokens() int64 {
@@ -1464,7 +1546,7 @@ type BoundedContextStep struct {
 
 func (x *BoundedContextStep) Reset() {
 	*x = BoundedContextStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1558,7 @@ func (x *BoundedContextStep) String() string {
 func (*BoundedContextStep) ProtoMessage() {}
 
 func (x *BoundedContextStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[15]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1571,7 @@ func (x *BoundedContextStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextStep.ProtoReflect.Descriptor instead.
 func (*BoundedContextStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{15}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *BoundedContextStep) GetText() string {
@@ -1570,7 +1652,7 @@ type ToolCall struct {
 
 func (x *ToolCall) Reset() {
 	*x = ToolCall{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1664,7 @@ func (x *ToolCall) String() string {
 func (*ToolCall) ProtoMessage() {}
 
 func (x *ToolCall) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[16]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1677,7 @@ func (x *ToolCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCall.ProtoReflect.Descriptor instead.
 func (*ToolCall) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{16}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ToolCall) GetCallId() string {
@@ -1634,7 +1716,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1728,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[17]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1741,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{17}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ToolResult) GetCallId() string {
@@ -1698,7 +1780,7 @@ type ReactStep struct {
 
 func (x *ReactStep) Reset() {
 	*x = ReactStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1792,7 @@ func (x *ReactStep) String() string {
 func (*ReactStep) ProtoMessage() {}
 
 func (x *ReactStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[18]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1805,7 @@ func (x *ReactStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReactStep.ProtoReflect.Descriptor instead.
 func (*ReactStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{18}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReactStep) GetThought() string {
@@ -1770,7 +1852,7 @@ type TreeStep struct {
 
 func (x *TreeStep) Reset() {
 	*x = TreeStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1864,7 @@ func (x *TreeStep) String() string {
 func (*TreeStep) ProtoMessage() {}
 
 func (x *TreeStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[19]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1877,7 @@ func (x *TreeStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeStep.ProtoReflect.Descriptor instead.
 func (*TreeStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{19}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TreeStep) GetNodeId() string {
@@ -1864,7 +1946,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1958,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[20]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1971,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{20}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Sample) GetText() string {
@@ -1937,7 +2019,7 @@ type StageStep struct {
 
 func (x *StageStep) Reset() {
 	*x = StageStep{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2031,7 @@ func (x *StageStep) String() string {
 func (*StageStep) ProtoMessage() {}
 
 func (x *StageStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[21]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2044,7 @@ func (x *StageStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageStep.ProtoReflect.Descriptor instead.
 func (*StageStep) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{21}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StageStep) GetStage() string {
@@ -2016,7 +2098,7 @@ type Savings struct {
 
 func (x *Savings) Reset() {
 	*x = Savings{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2110,7 @@ func (x *Savings) String() string {
 func (*Savings) ProtoMessage() {}
 
 func (x *Savings) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[22]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2123,7 @@ func (x *Savings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Savings.ProtoReflect.Descriptor instead.
 func (*Savings) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{22}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Savings) GetBaseline() SavingsBaseline {
@@ -2103,7 +2185,7 @@ type ChainOfThoughtMetrics struct {
 
 func (x *ChainOfThoughtMetrics) Reset() {
 	*x = ChainOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2115,7 +2197,7 @@ func (x *ChainOfThoughtMetrics) String() string {
 func (*ChainOfThoughtMetrics) ProtoMessage() {}
 
 func (x *ChainOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[23]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2128,7 +2210,7 @@ func (x *ChainOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*ChainOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{23}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ChainOfThoughtMetrics) GetTemperature() float64 {
@@ -2183,7 +2265,7 @@ type BoundedContextIterationMetrics struct {
 
 func (x *BoundedContextIterationMetrics) Reset() {
 	*x = BoundedContextIterationMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2277,7 @@ func (x *BoundedContextIterationMetrics) String() string {
 func (*BoundedContextIterationMetrics) ProtoMessage() {}
 
 func (x *BoundedContextIterationMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[24]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2290,7 @@ func (x *BoundedContextIterationMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextIterationMetrics.ProtoReflect.Descriptor instead.
 func (*BoundedContextIterationMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{24}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BoundedContextIterationMetrics) GetIteration() int32 {
@@ -2294,7 +2376,7 @@ type BoundedContextMetrics struct {
 
 func (x *BoundedContextMetrics) Reset() {
 	*x = BoundedContextMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2388,7 @@ func (x *BoundedContextMetrics) String() string {
 func (*BoundedContextMetrics) ProtoMessage() {}
 
 func (x *BoundedContextMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[25]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2401,7 @@ func (x *BoundedContextMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BoundedContextMetrics.ProtoReflect.Descriptor instead.
 func (*BoundedContextMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{25}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BoundedContextMetrics) GetTotalIterations() int32 {
@@ -2431,7 +2513,7 @@ type ReactMetrics struct {
 
 func (x *ReactMetrics) Reset() {
 	*x = ReactMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2525,7 @@ func (x *ReactMetrics) String() string {
 func (*ReactMetrics) ProtoMessage() {}
 
 func (x *ReactMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[26]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2538,7 @@ func (x *ReactMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReactMetrics.ProtoReflect.Descriptor instead.
 func (*ReactMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{26}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReactMetrics) GetTotalIterations() int32 {
@@ -2536,7 +2618,7 @@ type TreeOfThoughtMetrics struct {
 
 func (x *TreeOfThoughtMetrics) Reset() {
 	*x = TreeOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2630,7 @@ func (x *TreeOfThoughtMetrics) String() string {
 func (*TreeOfThoughtMetrics) ProtoMessage() {}
 
 func (x *TreeOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[27]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2643,7 @@ func (x *TreeOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*TreeOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{27}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TreeOfThoughtMetrics) GetNodesExpanded() int32 {
@@ -2619,7 +2701,7 @@ type AnswerVotes struct {
 
 func (x *AnswerVotes) Reset() {
 	*x = AnswerVotes{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2631,7 +2713,7 @@ func (x *AnswerVotes) String() string {
 func (*AnswerVotes) ProtoMessage() {}
 
 func (x *AnswerVotes) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[28]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2644,7 +2726,7 @@ func (x *AnswerVotes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerVotes.ProtoReflect.Descriptor instead.
 func (*AnswerVotes) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{28}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AnswerVotes) GetAnswer() string {
@@ -2685,7 +2767,7 @@ type SelfConsistencyMetrics struct {
 
 func (x *SelfConsistencyMetrics) Reset() {
 	*x = SelfConsistencyMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2697,7 +2779,7 @@ func (x *SelfConsistencyMetrics) String() string {
 func (*SelfConsistencyMetrics) ProtoMessage() {}
 
 func (x *SelfConsistencyMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[29]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2710,7 +2792,7 @@ func (x *SelfConsistencyMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfConsistencyMetrics.ProtoReflect.Descriptor instead.
 func (*SelfConsistencyMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{29}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SelfConsistencyMetrics) GetSamples() int32 {
@@ -2777,7 +2859,7 @@ type ScoredAnswer struct {
 
 func (x *ScoredAnswer) Reset() {
 	*x = ScoredAnswer{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2871,7 @@ func (x *ScoredAnswer) String() string {
 func (*ScoredAnswer) ProtoMessage() {}
 
 func (x *ScoredAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[30]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2884,7 @@ func (x *ScoredAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoredAnswer.ProtoReflect.Descriptor instead.
 func (*ScoredAnswer) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{30}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ScoredAnswer) GetAnswer() string {
@@ -2843,7 +2925,7 @@ type BestOfNMetrics struct {
 
 func (x *BestOfNMetrics) Reset() {
 	*x = BestOfNMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2937,7 @@ func (x *BestOfNMetrics) String() string {
 func (*BestOfNMetrics) ProtoMessage() {}
 
 func (x *BestOfNMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[31]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +2950,7 @@ func (x *BestOfNMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BestOfNMetrics.ProtoReflect.Descriptor instead.
 func (*BestOfNMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{31}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BestOfNMetrics) GetSamples() int32 {
@@ -2916,7 +2998,7 @@ type SelfRefineMetrics struct {
 
 func (x *SelfRefineMetrics) Reset() {
 	*x = SelfRefineMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3010,7 @@ func (x *SelfRefineMetrics) String() string {
 func (*SelfRefineMetrics) ProtoMessage() {}
 
 func (x *SelfRefineMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[32]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3023,7 @@ func (x *SelfRefineMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SelfRefineMetrics.ProtoReflect.Descriptor instead.
 func (*SelfRefineMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{32}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SelfRefineMetrics) GetCritiques() int32 {
@@ -2985,7 +3067,7 @@ type PlanAndSolveMetrics struct {
 
 func (x *PlanAndSolveMetrics) Reset() {
 	*x = PlanAndSolveMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3079,7 @@ func (x *PlanAndSolveMetrics) String() string {
 func (*PlanAndSolveMetrics) ProtoMessage() {}
 
 func (x *PlanAndSolveMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[33]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3092,7 @@ func (x *PlanAndSolveMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanAndSolveMetrics.ProtoReflect.Descriptor instead.
 func (*PlanAndSolveMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{33}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PlanAndSolveMetrics) GetIsPlanned() bool {
@@ -3042,7 +3124,7 @@ type ChainOfVerificationMetrics struct {
 
 func (x *ChainOfVerificationMetrics) Reset() {
 	*x = ChainOfVerificationMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3054,7 +3136,7 @@ func (x *ChainOfVerificationMetrics) String() string {
 func (*ChainOfVerificationMetrics) ProtoMessage() {}
 
 func (x *ChainOfVerificationMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[34]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3067,7 +3149,7 @@ func (x *ChainOfVerificationMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChainOfVerificationMetrics.ProtoReflect.Descriptor instead.
 func (*ChainOfVerificationMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{34}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ChainOfVerificationMetrics) GetQuestions() int32 {
@@ -3106,7 +3188,7 @@ type ProgramOfThoughtMetrics struct {
 
 func (x *ProgramOfThoughtMetrics) Reset() {
 	*x = ProgramOfThoughtMetrics{}
-	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3200,7 @@ func (x *ProgramOfThoughtMetrics) String() string {
 func (*ProgramOfThoughtMetrics) ProtoMessage() {}
 
 func (x *ProgramOfThoughtMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_strategies_proto_msgTypes[35]
+	mi := &file_reasond_v1_strategies_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3213,7 @@ func (x *ProgramOfThoughtMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProgramOfThoughtMetrics.ProtoReflect.Descriptor instead.
 func (*ProgramOfThoughtMetrics) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{35}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ProgramOfThoughtMetrics) GetAttempts() int32 {
@@ -3296,7 +3378,19 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\r_max_attemptsB\r\n" +
 	"\v_max_tokensB\x10\n" +
 	"\x0e_max_program_sB\x0e\n" +
-	"\f_temperature\"P\n" +
+	"\f_temperature\"\xf6\x01\n" +
+	"\x15SelfAggregationConfig\x12\x1b\n" +
+	"\x06chains\x18\x01 \x01(\x05H\x00R\x06chains\x88\x01\x01\x12\x19\n" +
+	"\x05group\x18\x02 \x01(\x05H\x01R\x05group\x88\x01\x01\x12\x1b\n" +
+	"\x06rounds\x18\x03 \x01(\x05H\x02R\x06rounds\x88\x01\x01\x12%\n" +
+	"\vtemperature\x18\x04 \x01(\x01H\x03R\vtemperature\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"max_tokens\x18\x05 \x01(\x05H\x04R\tmaxTokens\x88\x01\x01B\t\n" +
+	"\a_chainsB\b\n" +
+	"\x06_groupB\t\n" +
+	"\a_roundsB\x0e\n" +
+	"\f_temperatureB\r\n" +
+	"\v_max_tokens\"P\n" +
 	"\x0fReadingProgress\x12\x18\n" +
 	"\asegment\x18\x01 \x01(\x05R\asegment\x12#\n" +
 	"\rsegment_count\x18\x02 \x01(\x05R\fsegmentCount\"5\n" +
@@ -3500,7 +3594,7 @@ func file_reasond_v1_strategies_proto_rawDescGZIP() []byte {
 }
 
 var file_reasond_v1_strategies_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_reasond_v1_strategies_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_reasond_v1_strategies_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_reasond_v1_strategies_proto_goTypes = []any{
 	(CarryoverMode)(0),                     // 0: reasond.v1.CarryoverMode
 	(TreeSearch)(0),                        // 1: reasond.v1.TreeSearch
@@ -3518,52 +3612,53 @@ var file_reasond_v1_strategies_proto_goTypes = []any{
 	(*PlanAndSolveConfig)(nil),             // 13: reasond.v1.PlanAndSolveConfig
 	(*ChainOfVerificationConfig)(nil),      // 14: reasond.v1.ChainOfVerificationConfig
 	(*ProgramOfThoughtConfig)(nil),         // 15: reasond.v1.ProgramOfThoughtConfig
-	(*ReadingProgress)(nil),                // 16: reasond.v1.ReadingProgress
-	(*Thought)(nil),                        // 17: reasond.v1.Thought
-	(*Dropped)(nil),                        // 18: reasond.v1.Dropped
-	(*CarryoverReport)(nil),                // 19: reasond.v1.CarryoverReport
-	(*BoundedContextStep)(nil),             // 20: reasond.v1.BoundedContextStep
-	(*ToolCall)(nil),                       // 21: reasond.v1.ToolCall
-	(*ToolResult)(nil),                     // 22: reasond.v1.ToolResult
-	(*ReactStep)(nil),                      // 23: reasond.v1.ReactStep
-	(*TreeStep)(nil),                       // 24: reasond.v1.TreeStep
-	(*Sample)(nil),                         // 25: reasond.v1.Sample
-	(*StageStep)(nil),                      // 26: reasond.v1.StageStep
-	(*Savings)(nil),                        // 27: reasond.v1.Savings
-	(*ChainOfThoughtMetrics)(nil),          // 28: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextIterationMetrics)(nil), // 29: reasond.v1.BoundedContextIterationMetrics
-	(*BoundedContextMetrics)(nil),          // 30: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),                   // 31: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),           // 32: reasond.v1.TreeOfThoughtMetrics
-	(*AnswerVotes)(nil),                    // 33: reasond.v1.AnswerVotes
-	(*SelfConsistencyMetrics)(nil),         // 34: reasond.v1.SelfConsistencyMetrics
-	(*ScoredAnswer)(nil),                   // 35: reasond.v1.ScoredAnswer
-	(*BestOfNMetrics)(nil),                 // 36: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),              // 37: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),            // 38: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil),     // 39: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),        // 40: reasond.v1.ProgramOfThoughtMetrics
-	(*durationpb.Duration)(nil),            // 41: google.protobuf.Duration
+	(*SelfAggregationConfig)(nil),          // 16: reasond.v1.SelfAggregationConfig
+	(*ReadingProgress)(nil),                // 17: reasond.v1.ReadingProgress
+	(*Thought)(nil),                        // 18: reasond.v1.Thought
+	(*Dropped)(nil),                        // 19: reasond.v1.Dropped
+	(*CarryoverReport)(nil),                // 20: reasond.v1.CarryoverReport
+	(*BoundedContextStep)(nil),             // 21: reasond.v1.BoundedContextStep
+	(*ToolCall)(nil),                       // 22: reasond.v1.ToolCall
+	(*ToolResult)(nil),                     // 23: reasond.v1.ToolResult
+	(*ReactStep)(nil),                      // 24: reasond.v1.ReactStep
+	(*TreeStep)(nil),                       // 25: reasond.v1.TreeStep
+	(*Sample)(nil),                         // 26: reasond.v1.Sample
+	(*StageStep)(nil),                      // 27: reasond.v1.StageStep
+	(*Savings)(nil),                        // 28: reasond.v1.Savings
+	(*ChainOfThoughtMetrics)(nil),          // 29: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextIterationMetrics)(nil), // 30: reasond.v1.BoundedContextIterationMetrics
+	(*BoundedContextMetrics)(nil),          // 31: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),                   // 32: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),           // 33: reasond.v1.TreeOfThoughtMetrics
+	(*AnswerVotes)(nil),                    // 34: reasond.v1.AnswerVotes
+	(*SelfConsistencyMetrics)(nil),         // 35: reasond.v1.SelfConsistencyMetrics
+	(*ScoredAnswer)(nil),                   // 36: reasond.v1.ScoredAnswer
+	(*BestOfNMetrics)(nil),                 // 37: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),              // 38: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),            // 39: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil),     // 40: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),        // 41: reasond.v1.ProgramOfThoughtMetrics
+	(*durationpb.Duration)(nil),            // 42: google.protobuf.Duration
 }
 var file_reasond_v1_strategies_proto_depIdxs = []int32{
 	0,  // 0: reasond.v1.BoundedContextConfig.carryover_mode:type_name -> reasond.v1.CarryoverMode
 	1,  // 1: reasond.v1.TreeOfThoughtConfig.search:type_name -> reasond.v1.TreeSearch
 	2,  // 2: reasond.v1.TreeOfThoughtConfig.evaluator:type_name -> reasond.v1.TreeEvaluator
 	3,  // 3: reasond.v1.BestOfNConfig.verifier:type_name -> reasond.v1.AnswerVerifier
-	18, // 4: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
+	19, // 4: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
 	0,  // 5: reasond.v1.BoundedContextStep.carryover_mode:type_name -> reasond.v1.CarryoverMode
-	16, // 6: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
-	19, // 7: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
-	21, // 8: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
-	22, // 9: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
+	17, // 6: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
+	20, // 7: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
+	22, // 8: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
+	23, // 9: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
 	4,  // 10: reasond.v1.Savings.baseline:type_name -> reasond.v1.SavingsBaseline
-	41, // 11: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
-	29, // 12: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
-	27, // 13: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
-	27, // 14: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
-	33, // 15: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
-	35, // 16: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
-	41, // 17: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
+	42, // 11: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
+	30, // 12: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
+	28, // 13: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
+	28, // 14: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
+	34, // 15: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
+	36, // 16: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
+	42, // 17: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
 	18, // [18:18] is the sub-list for method output_type
 	18, // [18:18] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
@@ -3587,16 +3682,17 @@ func file_reasond_v1_strategies_proto_init() {
 	file_reasond_v1_strategies_proto_msgTypes[8].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[9].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[10].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[21].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[26].OneofWrappers = []any{}
-	file_reasond_v1_strategies_proto_msgTypes[30].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[11].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[22].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[27].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_strategies_proto_rawDesc), len(file_reasond_v1_strategies_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

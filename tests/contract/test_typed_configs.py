@@ -78,6 +78,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "program_of_thought": {"max_attempts": 3, "max_tokens": 333, "max_program_s": 2.5, "temperature": 0.25},
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_refine": {"max_rounds": 2, "max_tokens": 200, "max_critique_tokens": 150, "temperature": 0.25},
+    "self_aggregation": {"chains": 3, "group": 2, "rounds": 2, "temperature": 0.25, "max_tokens": 200},
     "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
 }
 

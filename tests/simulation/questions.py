@@ -29,6 +29,7 @@ from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
+from reasond_server.strategies.self_aggregation import SelfAggregation
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
@@ -65,6 +66,7 @@ STRATEGIES: Final[Sequence[ReasoningStrategy[Any]]] = (
     React(),
     TreeOfThought(),
     SelfConsistency(),
+    SelfAggregation(),
     PlanAndSolve(),
     BestOfN(),
     SelfRefine(),
@@ -136,6 +138,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("tree_of_thought", _SUM, "", (("max_depth", 2), ("branching", 2))),
     ("self_consistency", _SUM, "", (("samples", 5),)),
     ("self_consistency", _SUM, "", (("samples", 20), ("confidence", 0.8))),
+    ("self_aggregation", _SUM, "", (("chains", 4), ("group", 2), ("rounds", 2))),
     ("plan_and_solve", _SUM, "", ()),
     ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),

@@ -53,6 +53,11 @@ class SampledAnswer:
     is_tagged: bool
     is_withheld: bool
 
+    @property
+    def solution(self) -> str:
+        """Text and answer as later calls are shown them."""
+        return "\n".join(part for part in (self.text, self.answer and f"Final answer: {self.answer}") if part)
+
 
 def read_sample(reply: ModelReply) -> SampledAnswer:
     """Read the answer of a reply: a complete tagged answer, or an answer found in untagged text."""

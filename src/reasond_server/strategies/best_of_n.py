@@ -377,9 +377,7 @@ class Contest:
                 )
 
     async def _judge(self, solution: _Solution, label: str) -> ModelReply:
-        read = solution.read
-        text = "\n".join(part for part in (read.text, f"Final answer: {read.answer}") if part)
-        shown = Shown(name="candidate", text=text)
+        shown = Shown(name="candidate", text=solution.read.solution)
         prompt = self.shares.limit(self.stages.fit(_JUDGE, shown, max_tokens=self.config.max_judge_tokens))
         return await take_reply(self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label))
 

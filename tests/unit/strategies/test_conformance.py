@@ -29,6 +29,7 @@ CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "react": [{"max_iterations": 3}],
     "tree_of_thought": [{"max_depth": 2, "branching": 2}],
     "self_consistency": [{"samples": 3}, {"samples": 12, "confidence": 0.6}],
+    "self_aggregation": [{"chains": 3, "group": 2, "rounds": 2}],
     "self_refine": [{"max_rounds": 2}],
     "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}, {"verifier": "program", "check_program": "pass"}],
 }

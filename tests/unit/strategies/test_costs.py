@@ -15,6 +15,7 @@ from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
+from reasond_server.strategies.self_aggregation import SelfAggregation
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy
@@ -107,6 +108,17 @@ async def test_program_of_thought_makes_one_call_and_one_run_for_each_program_un
     model, _ = await ran(ProgramOfThought(), "program", programs=programs, max_attempts=most, max_tokens=100)
     assert len(model.requests) == len(programs.sources) == min(failing + 1, most)
     assert all(request.max_tokens == 100 for request in model.requests)
+
+
+@QUICK
+@given(reply=replies, chains=st.integers(2, 12), group=st.integers(1, 8), rounds=st.integers(1, 4))
+async def test_self_aggregation_makes_whole_rounds_until_one_agrees(
+    reply: str, chains: int, group: int, rounds: int
+) -> None:
+    model, _ = await ran(SelfAggregation(), reply, chains=chains, group=group, rounds=rounds)
+    assert len(model.requests) % chains == 0
+    assert chains <= len(model.requests) <= chains * rounds
+    assert reply != "answering" or len(model.requests) == chains
 
 
 @QUICK

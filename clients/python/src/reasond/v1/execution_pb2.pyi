@@ -407,6 +407,7 @@ class ReasoningTask(google.protobuf.message.Message):
     CHAIN_OF_VERIFICATION_FIELD_NUMBER: builtins.int
     PROGRAM_OF_THOUGHT_FIELD_NUMBER: builtins.int
     DIRECT_FIELD_NUMBER: builtins.int
+    SELF_AGGREGATION_FIELD_NUMBER: builtins.int
     AGENT_FIELD_NUMBER: builtins.int
     AGENT_CAPABILITIES_FIELD_NUMBER: builtins.int
     BUDGET_FIELD_NUMBER: builtins.int
@@ -482,6 +483,10 @@ class ReasoningTask(google.protobuf.message.Message):
         """For `direct`."""
 
     @property
+    def self_aggregation(self) -> reasond.v1.strategies_pb2.SelfAggregationConfig:
+        """For `self_aggregation`."""
+
+    @property
     def agent_capabilities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Capabilities such as `reasoning.strategy.bounded_context`; they can only narrow the choice."""
 
@@ -521,6 +526,7 @@ class ReasoningTask(google.protobuf.message.Message):
         chain_of_verification: reasond.v1.strategies_pb2.ChainOfVerificationConfig | None = ...,
         program_of_thought: reasond.v1.strategies_pb2.ProgramOfThoughtConfig | None = ...,
         direct: reasond.v1.strategies_pb2.DirectConfig | None = ...,
+        self_aggregation: reasond.v1.strategies_pb2.SelfAggregationConfig | None = ...,
         agent: builtins.str = ...,
         agent_capabilities: collections.abc.Iterable[builtins.str] | None = ...,
         budget: global___Budget | None = ...,
@@ -531,14 +537,14 @@ class ReasoningTask(google.protobuf.message.Message):
         answer_schema_json: builtins.str = ...,
         images: collections.abc.Iterable[global___Image] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "direct", b"direct", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "direct", b"direct", "history", b"history", "images", b"images", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "query", b"query", "react", b"react", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "direct", b"direct", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "react", b"react", "self_aggregation", b"self_aggregation", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "strategy", b"strategy", "tree_of_thought", b"tree_of_thought"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_model", b"_model", "_strategy", b"_strategy", "agent", b"agent", "agent_capabilities", b"agent_capabilities", "answer_schema_json", b"answer_schema_json", "best_of_n", b"best_of_n", "bounded_context", b"bounded_context", "budget", b"budget", "chain_of_thought", b"chain_of_thought", "chain_of_verification", b"chain_of_verification", "config", b"config", "custom", b"custom", "direct", b"direct", "history", b"history", "images", b"images", "material", b"material", "model", b"model", "plan_and_solve", b"plan_and_solve", "program_of_thought", b"program_of_thought", "query", b"query", "react", b"react", "self_aggregation", b"self_aggregation", "self_consistency", b"self_consistency", "self_refine", b"self_refine", "stop", b"stop", "strategy", b"strategy", "system", b"system", "tree_of_thought", b"tree_of_thought"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_model", b"_model"]) -> typing.Literal["model"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_strategy", b"_strategy"]) -> typing.Literal["strategy"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification", "program_of_thought", "direct"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["config", b"config"]) -> typing.Literal["chain_of_thought", "bounded_context", "react", "tree_of_thought", "self_consistency", "custom", "best_of_n", "self_refine", "plan_and_solve", "chain_of_verification", "program_of_thought", "direct", "self_aggregation"] | None: ...
 
 global___ReasoningTask = ReasoningTask
 

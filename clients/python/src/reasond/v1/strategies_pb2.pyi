@@ -645,6 +645,51 @@ class ProgramOfThoughtConfig(google.protobuf.message.Message):
 global___ProgramOfThoughtConfig = ProgramOfThoughtConfig
 
 @typing.final
+class SelfAggregationConfig(google.protobuf.message.Message):
+    """Configuration of `self_aggregation`: chains that the model aggregates in groups, round after round."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHAINS_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
+    ROUNDS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    chains: builtins.int
+    """Chains of each round, 2-40; default 8."""
+    group: builtins.int
+    """Chains of the round before that a call is shown, 1-8; default 4."""
+    rounds: builtins.int
+    """Most rounds, 1-10; default 3. A round whose chains all agree is the last."""
+    temperature: builtins.float
+    """Middle of the temperatures of a round, 0.05-2.0; default 0.7."""
+    max_tokens: builtins.int
+    """Most tokens the model may write per chain, 100-32768; default 4096."""
+    def __init__(
+        self,
+        *,
+        chains: builtins.int | None = ...,
+        group: builtins.int | None = ...,
+        rounds: builtins.int | None = ...,
+        temperature: builtins.float | None = ...,
+        max_tokens: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_chains", b"_chains", "_group", b"_group", "_max_tokens", b"_max_tokens", "_rounds", b"_rounds", "_temperature", b"_temperature", "chains", b"chains", "group", b"group", "max_tokens", b"max_tokens", "rounds", b"rounds", "temperature", b"temperature"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_chains", b"_chains", "_group", b"_group", "_max_tokens", b"_max_tokens", "_rounds", b"_rounds", "_temperature", b"_temperature", "chains", b"chains", "group", b"group", "max_tokens", b"max_tokens", "rounds", b"rounds", "temperature", b"temperature"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_chains", b"_chains"]) -> typing.Literal["chains"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_group", b"_group"]) -> typing.Literal["group"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_rounds", b"_rounds"]) -> typing.Literal["rounds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+
+global___SelfAggregationConfig = SelfAggregationConfig
+
+@typing.final
 class ReadingProgress(google.protobuf.message.Message):
     """Which part of the material a bounded-context step read."""
 

@@ -19,7 +19,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file reasond/v1/strategies.proto.
  */
 export const file_reasond_v1_strategies: GenFile = /*@__PURE__*/
-  fileDesc("ChtyZWFzb25kL3YxL3N0cmF0ZWdpZXMucHJvdG8SCnJlYXNvbmQudjEiYAoMRGlyZWN0Q29uZmlnEhcKCm1heF90b2tlbnMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSKYAQoUQ2hhaW5PZlRob3VnaHRDb25maWcSFwoKbWF4X3Rva2VucxgBIAEoBUgAiAEBEhgKC3RlbXBlcmF0dXJlGAIgASgBSAGIAQESGwoOc2hvd19yZWFzb25pbmcYAyABKAhIAogBAUINCgtfbWF4X3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmVCEQoPX3Nob3dfcmVhc29uaW5nIr8CChRCb3VuZGVkQ29udGV4dENvbmZpZxIXCgpjaHVua19zaXplGAEgASgFSACIAQESGwoOY2FycnlvdmVyX3NpemUYAiABKAVIAYgBARIbCg5tYXhfaXRlcmF0aW9ucxgDIAEoBUgCiAEBEjYKDmNhcnJ5b3Zlcl9tb2RlGAQgASgOMhkucmVhc29uZC52MS5DYXJyeW92ZXJNb2RlSAOIAQESGQoMbWF4X3NlZ21lbnRzGAUgASgFSASIAQESGAoLdGVtcGVyYXR1cmUYBiABKAFIBYgBAUINCgtfY2h1bmtfc2l6ZUIRCg9fY2FycnlvdmVyX3NpemVCEQoPX21heF9pdGVyYXRpb25zQhEKD19jYXJyeW92ZXJfbW9kZUIPCg1fbWF4X3NlZ21lbnRzQg4KDF90ZW1wZXJhdHVyZSKBAgoLUmVhY3RDb25maWcSGwoObWF4X2l0ZXJhdGlvbnMYASABKAVIAIgBARIgChNtYXhfdG9rZW5zX3Blcl9zdGVwGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBARIbCg5hbGxvd190b29sX3VzZRgEIAEoCEgDiAEBEhsKDm1heF90b29sX2NhbGxzGAUgASgFSASIAQFCEQoPX21heF9pdGVyYXRpb25zQhYKFF9tYXhfdG9rZW5zX3Blcl9zdGVwQg4KDF90ZW1wZXJhdHVyZUIRCg9fYWxsb3dfdG9vbF91c2VCEQoPX21heF90b29sX2NhbGxzIroDChNUcmVlT2ZUaG91Z2h0Q29uZmlnEhYKCW1heF9kZXB0aBgBIAEoBUgAiAEBEhYKCWJyYW5jaGluZxgCIAEoBUgBiAEBEhcKCmJlYW1fd2lkdGgYAyABKAVIAogBARIrCgZzZWFyY2gYBCABKA4yFi5yZWFzb25kLnYxLlRyZWVTZWFyY2hIA4gBARIxCglldmFsdWF0b3IYBSABKA4yGS5yZWFzb25kLnYxLlRyZWVFdmFsdWF0b3JIBIgBARIjChZtYXhfdG9rZW5zX3Blcl90aG91Z2h0GAYgASgFSAWIAQESGAoLdGVtcGVyYXR1cmUYByABKAFIBogBARIcCg9tYXhfbW9kZWxfY2FsbHMYCCABKAVIB4gBARIRCgRzZWVkGAkgASgDSAiIAQFCDAoKX21heF9kZXB0aEIMCgpfYnJhbmNoaW5nQg0KC19iZWFtX3dpZHRoQgkKB19zZWFyY2hCDAoKX2V2YWx1YXRvckIZChdfbWF4X3Rva2Vuc19wZXJfdGhvdWdodEIOCgxfdGVtcGVyYXR1cmVCEgoQX21heF9tb2RlbF9jYWxsc0IHCgVfc2VlZCLhAQoVU2VsZkNvbnNpc3RlbmN5Q29uZmlnEhQKB3NhbXBsZXMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBEhcKCm1heF90b2tlbnMYAyABKAVIAogBARIaCg1taW5fYWdyZWVtZW50GAQgASgBSAOIAQESFwoKY29uZmlkZW5jZRgFIAEoAUgEiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0IQCg5fbWluX2FncmVlbWVudEINCgtfY29uZmlkZW5jZSL1AgoNQmVzdE9mTkNvbmZpZxIUCgdzYW1wbGVzGAEgASgFSACIAQESGAoLdGVtcGVyYXR1cmUYAiABKAFIAYgBARIXCgptYXhfdG9rZW5zGAMgASgFSAKIAQESHQoQbWF4X2p1ZGdlX3Rva2VucxgEIAEoBUgDiAEBEhYKCW1pbl9zY29yZRgFIAEoAUgEiAEBEjEKCHZlcmlmaWVyGAYgASgOMhoucmVhc29uZC52MS5BbnN3ZXJWZXJpZmllckgFiAEBEhoKDWNoZWNrX3Byb2dyYW0YByABKAlIBogBARIYCgttYXhfY2hlY2tfcxgIIAEoAUgHiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0ITChFfbWF4X2p1ZGdlX3Rva2Vuc0IMCgpfbWluX3Njb3JlQgsKCV92ZXJpZmllckIQCg5fY2hlY2tfcHJvZ3JhbUIOCgxfbWF4X2NoZWNrX3MixgEKEFNlbGZSZWZpbmVDb25maWcSFwoKbWF4X3JvdW5kcxgBIAEoBUgAiAEBEhcKCm1heF90b2tlbnMYAiABKAVIAYgBARIgChNtYXhfY3JpdGlxdWVfdG9rZW5zGAMgASgFSAKIAQESGAoLdGVtcGVyYXR1cmUYBCABKAFIA4gBAUINCgtfbWF4X3JvdW5kc0INCgtfbWF4X3Rva2Vuc0IWChRfbWF4X2NyaXRpcXVlX3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmUimAEKElBsYW5BbmRTb2x2ZUNvbmZpZxIcCg9tYXhfcGxhbl90b2tlbnMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBAUISChBfbWF4X3BsYW5fdG9rZW5zQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLPAQoZQ2hhaW5PZlZlcmlmaWNhdGlvbkNvbmZpZxIaCg1tYXhfcXVlc3Rpb25zGAEgASgFSACIAQESFwoKbWF4X3Rva2VucxgCIAEoBUgBiAEBEh0KEG1heF9jaGVja190b2tlbnMYAyABKAVIAogBARIYCgt0ZW1wZXJhdHVyZRgEIAEoAUgDiAEBQhAKDl9tYXhfcXVlc3Rpb25zQg0KC19tYXhfdG9rZW5zQhMKEV9tYXhfY2hlY2tfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLEAQoWUHJvZ3JhbU9mVGhvdWdodENvbmZpZxIZCgxtYXhfYXR0ZW1wdHMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGgoNbWF4X3Byb2dyYW1fcxgDIAEoAUgCiAEBEhgKC3RlbXBlcmF0dXJlGAQgASgBSAOIAQFCDwoNX21heF9hdHRlbXB0c0INCgtfbWF4X3Rva2Vuc0IQCg5fbWF4X3Byb2dyYW1fc0IOCgxfdGVtcGVyYXR1cmUiOQoPUmVhZGluZ1Byb2dyZXNzEg8KB3NlZ21lbnQYASABKAUSFQoNc2VnbWVudF9jb3VudBgCIAEoBSInCgdUaG91Z2h0EgwKBHRleHQYASABKAkSDgoGYW5zd2VyGAIgASgJIicKB0Ryb3BwZWQSDAoEcGFydBgBIAEoCRIOCgZ0b2tlbnMYAiABKAMikwEKD0NhcnJ5b3ZlclJlcG9ydBIVCg1iZWZvcmVfdG9rZW5zGAEgASgDEhQKDGFmdGVyX3Rva2VucxgCIAEoAxIkCgdkcm9wcGVkGAMgAygLMhMucmVhc29uZC52MS5Ecm9wcGVkEhQKDGhhc19vd25fY2FsbBgEIAEoCBIXCg9mYWxsYmFja19yZWFzb24YBSABKAkitAIKEkJvdW5kZWRDb250ZXh0U3RlcBIMCgR0ZXh0GAEgASgJEhEKCWNhcnJ5b3ZlchgCIAEoCRIxCg5jYXJyeW92ZXJfbW9kZRgDIAEoDjIZLnJlYXNvbmQudjEuQ2FycnlvdmVyTW9kZRIVCg13aW5kb3dfdG9rZW5zGAQgASgDEhsKE2NhcnJ5b3Zlcl9nZW5lcmF0ZWQYBSABKAgSLAoHcmVhZGluZxgGIAEoCzIbLnJlYXNvbmQudjEuUmVhZGluZ1Byb2dyZXNzEhcKD2lzX3dpbmRvd19leGFjdBgHIAEoCBIYChBjYXJyeW92ZXJfdG9rZW5zGAggASgDEjUKEGNhcnJ5b3Zlcl9yZXBvcnQYCSABKAsyGy5yZWFzb25kLnYxLkNhcnJ5b3ZlclJlcG9ydCJBCghUb29sQ2FsbBIPCgdjYWxsX2lkGAEgASgJEgwKBHRvb2wYAiABKAkSFgoOYXJndW1lbnRzX2pzb24YAyABKAkiRAoKVG9vbFJlc3VsdBIPCgdjYWxsX2lkGAEgASgJEhMKC3Jlc3VsdF9qc29uGAIgASgJEhAKCGlzX2Vycm9yGAMgASgIInEKCVJlYWN0U3RlcBIPCgd0aG91Z2h0GAEgASgJEiUKB2FjdGlvbnMYAiADKAsyFC5yZWFzb25kLnYxLlRvb2xDYWxsEiwKDG9ic2VydmF0aW9ucxgDIAMoCzIWLnJlYXNvbmQudjEuVG9vbFJlc3VsdCKAAQoIVHJlZVN0ZXASDwoHbm9kZV9pZBgBIAEoCRIRCglwYXJlbnRfaWQYAiABKAkSDQoFZGVwdGgYAyABKAUSDwoHdGhvdWdodBgEIAEoCRINCgVzY29yZRgFIAEoARIRCglpc19wcnVuZWQYBiABKAgSDgoGYW5zd2VyGAcgASgJIlYKBlNhbXBsZRIMCgR0ZXh0GAEgASgJEg4KBmFuc3dlchgCIAEoCRIZChFub3JtYWxpemVkX2Fuc3dlchgDIAEoCRITCgt0ZW1wZXJhdHVyZRgEIAEoASJWCglTdGFnZVN0ZXASDQoFc3RhZ2UYASABKAkSDAoEdGV4dBgCIAEoCRIOCgZhbnN3ZXIYAyABKAkSEgoFc2NvcmUYBCABKAFIAIgBAUIICgZfc2NvcmUipwEKB1NhdmluZ3MSLQoIYmFzZWxpbmUYASABKA4yGy5yZWFzb25kLnYxLlNhdmluZ3NCYXNlbGluZRIVCg1hdHRlbnRpb25fcGN0GAIgASgBEhMKC2t2X3JlYWRfcGN0GAMgASgBEhIKCnRva2Vuc19wY3QYBCABKAESGAoQcGVha19jb250ZXh0X3BjdBgFIAEoARITCgtpc19tZWFzdXJlZBgGIAEoCCJmChVDaGFpbk9mVGhvdWdodE1ldHJpY3MSEwoLdGVtcGVyYXR1cmUYASABKAESEgoKbWF4X3Rva2VucxgCIAEoBRIVCg1maW5pc2hfcmVhc29uGAMgASgJEg0KBW1vZGVsGAQgASgJIt0BCh5Cb3VuZGVkQ29udGV4dEl0ZXJhdGlvbk1ldHJpY3MSEQoJaXRlcmF0aW9uGAEgASgFEg4KBnRva2VucxgCIAEoAxISCgpoYXNfYW5zd2VyGAMgASgIEhsKE2NhcnJ5b3Zlcl9nZW5lcmF0ZWQYBCABKAgSMQoOZXhlY3V0aW9uX3RpbWUYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEgoKaXNfcmVhZGluZxgGIAEoCBIgChhpc19vbmx5X2hpZGRlbl9yZWFzb25pbmcYByABKAgiqQMKFUJvdW5kZWRDb250ZXh0TWV0cmljcxIYChB0b3RhbF9pdGVyYXRpb25zGAEgASgFEhoKEnJlYWRpbmdfaXRlcmF0aW9ucxgCIAEoBRI+CgppdGVyYXRpb25zGAMgAygLMioucmVhc29uZC52MS5Cb3VuZGVkQ29udGV4dEl0ZXJhdGlvbk1ldHJpY3MSHgoWY2FycnlvdmVyX2NvbXByZXNzaW9ucxgEIAEoBRIkCgdzYXZpbmdzGAUgASgLMhMucmVhc29uZC52MS5TYXZpbmdzEhsKE2NvbXB1dGVfc2F2aW5nc19wY3QYBiABKAESFwoPY2FwYWNpdHlfdG9rZW5zGAcgASgDEiEKGWVmZmVjdGl2ZV9jYXBhY2l0eV90b2tlbnMYCCABKAMSFwoPaXNfd2luZG93X2V4YWN0GAkgASgIEhoKEnBlYWtfd2luZG93X3Rva2VucxgKIAEoAxItChByZXByb21wdF9zYXZpbmdzGAsgASgLMhMucmVhc29uZC52MS5TYXZpbmdzEhcKD2NhcnJ5b3Zlcl9jYWxscxgMIAEoBSL8AQoMUmVhY3RNZXRyaWNzEhgKEHRvdGFsX2l0ZXJhdGlvbnMYASABKAUSJgoZYW5zd2VyX2ZvdW5kX2F0X2l0ZXJhdGlvbhgCIAEoBUgAiAEBEhMKC3RlbXBlcmF0dXJlGAMgASgBEhYKDm1heF9pdGVyYXRpb25zGAQgASgFEhIKCnRvb2xfY2FsbHMYBSABKAUSGQoRZmFpbGVkX3Rvb2xfY2FsbHMYBiABKAUSEwoLY29ycmVjdGlvbnMYByABKAUSGwoTbWFza2VkX29ic2VydmF0aW9ucxgIIAEoBUIcChpfYW5zd2VyX2ZvdW5kX2F0X2l0ZXJhdGlvbiKhAQoUVHJlZU9mVGhvdWdodE1ldHJpY3MSFgoObm9kZXNfZXhwYW5kZWQYASABKAUSFwoPbm9kZXNfZXZhbHVhdGVkGAIgASgFEhQKDG5vZGVzX3BydW5lZBgDIAEoBRIVCg1kZXB0aF9yZWFjaGVkGAQgASgFEhIKCmJlc3Rfc2NvcmUYBSABKAESFwoPbm9kZXNfZHVwbGljYXRlGAYgASgFIiwKC0Fuc3dlclZvdGVzEg4KBmFuc3dlchgBIAEoCRINCgV2b3RlcxgCIAEoBSK9AQoWU2VsZkNvbnNpc3RlbmN5TWV0cmljcxIPCgdzYW1wbGVzGAEgASgFEiYKBXZvdGVzGAIgAygLMhcucmVhc29uZC52MS5BbnN3ZXJWb3RlcxIOCgZtYXJnaW4YAyABKAESGAoQaXNfc3RvcHBlZF9lYXJseRgEIAEoCBIUCgxpc19hYnN0YWluZWQYBSABKAgSFQoNc2F2ZWRfc2FtcGxlcxgGIAEoBRITCgtlcnJvcl9ib3VuZBgHIAEoASJLCgxTY29yZWRBbnN3ZXISDgoGYW5zd2VyGAEgASgJEg0KBXZvdGVzGAIgASgFEhIKBXNjb3JlGAMgASgBSACIAQFCCAoGX3Njb3JlInYKDkJlc3RPZk5NZXRyaWNzEg8KB3NhbXBsZXMYASABKAUSEgoKanVkZ2VtZW50cxgCIAEoBRIpCgdhbnN3ZXJzGAMgAygLMhgucmVhc29uZC52MS5TY29yZWRBbnN3ZXISFAoMaXNfYWJzdGFpbmVkGAQgASgIImEKEVNlbGZSZWZpbmVNZXRyaWNzEhEKCWNyaXRpcXVlcxgBIAEoBRIRCglyZXZpc2lvbnMYAiABKAUSEQoJaXNfcGFzc2VkGAMgASgIEhMKC2lzX3JlcGVhdGVkGAQgASgIIj0KE1BsYW5BbmRTb2x2ZU1ldHJpY3MSEgoKaXNfcGxhbm5lZBgBIAEoCBISCgpwbGFuX3N0ZXBzGAIgASgFIlUKGkNoYWluT2ZWZXJpZmljYXRpb25NZXRyaWNzEhEKCXF1ZXN0aW9ucxgBIAEoBRIQCghhbnN3ZXJlZBgCIAEoBRISCgppc19yZXZpc2VkGAMgASgIInUKF1Byb2dyYW1PZlRob3VnaHRNZXRyaWNzEhAKCGF0dGVtcHRzGAEgASgFEhcKD2ZhaWxlZF9hdHRlbXB0cxgCIAEoBRIvCgxwcm9ncmFtX3RpbWUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24qfwoNQ2FycnlvdmVyTW9kZRIeChpDQVJSWU9WRVJfTU9ERV9VTlNQRUNJRklFRBAAEhkKFUNBUlJZT1ZFUl9NT0RFX0hZQlJJRBABEhoKFkNBUlJZT1ZFUl9NT0RFX1NVTU1BUlkQAhIXChNDQVJSWU9WRVJfTU9ERV9UQUlMEAMqWwoKVHJlZVNlYXJjaBIbChdUUkVFX1NFQVJDSF9VTlNQRUNJRklFRBAAEhQKEFRSRUVfU0VBUkNIX0JFQU0QARIaChZUUkVFX1NFQVJDSF9CRVNUX0ZJUlNUEAIqYgoNVHJlZUV2YWx1YXRvchIeChpUUkVFX0VWQUxVQVRPUl9VTlNQRUNJRklFRBAAEhgKFFRSRUVfRVZBTFVBVE9SX1ZBTFVFEAESFwoTVFJFRV9FVkFMVUFUT1JfVk9URRACKoUBCg5BbnN3ZXJWZXJpZmllchIfChtBTlNXRVJfVkVSSUZJRVJfVU5TUEVDSUZJRUQQABIZChVBTlNXRVJfVkVSSUZJRVJfSlVER0UQARIaChZBTlNXRVJfVkVSSUZJRVJfU0NIRU1BEAISGwoXQU5TV0VSX1ZFUklGSUVSX1BST0dSQU0QAyp0Cg9TYXZpbmdzQmFzZWxpbmUSIAocU0FWSU5HU19CQVNFTElORV9VTlNQRUNJRklFRBAAEiAKHFNBVklOR1NfQkFTRUxJTkVfU0lOR0xFX1BBU1MQARIdChlTQVZJTkdTX0JBU0VMSU5FX1JFUFJPTVBUEAJCOQoKcmVhc29uZC52MVABWhxyZWFzb25kL2NsaWVudHMvZ287cmVhc29uZHYxqgIKUmVhc29uZC5WMWIGcHJvdG8z", [file_google_protobuf_duration]);
+  fileDesc("ChtyZWFzb25kL3YxL3N0cmF0ZWdpZXMucHJvdG8SCnJlYXNvbmQudjEiYAoMRGlyZWN0Q29uZmlnEhcKCm1heF90b2tlbnMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSKYAQoUQ2hhaW5PZlRob3VnaHRDb25maWcSFwoKbWF4X3Rva2VucxgBIAEoBUgAiAEBEhgKC3RlbXBlcmF0dXJlGAIgASgBSAGIAQESGwoOc2hvd19yZWFzb25pbmcYAyABKAhIAogBAUINCgtfbWF4X3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmVCEQoPX3Nob3dfcmVhc29uaW5nIr8CChRCb3VuZGVkQ29udGV4dENvbmZpZxIXCgpjaHVua19zaXplGAEgASgFSACIAQESGwoOY2FycnlvdmVyX3NpemUYAiABKAVIAYgBARIbCg5tYXhfaXRlcmF0aW9ucxgDIAEoBUgCiAEBEjYKDmNhcnJ5b3Zlcl9tb2RlGAQgASgOMhkucmVhc29uZC52MS5DYXJyeW92ZXJNb2RlSAOIAQESGQoMbWF4X3NlZ21lbnRzGAUgASgFSASIAQESGAoLdGVtcGVyYXR1cmUYBiABKAFIBYgBAUINCgtfY2h1bmtfc2l6ZUIRCg9fY2FycnlvdmVyX3NpemVCEQoPX21heF9pdGVyYXRpb25zQhEKD19jYXJyeW92ZXJfbW9kZUIPCg1fbWF4X3NlZ21lbnRzQg4KDF90ZW1wZXJhdHVyZSKBAgoLUmVhY3RDb25maWcSGwoObWF4X2l0ZXJhdGlvbnMYASABKAVIAIgBARIgChNtYXhfdG9rZW5zX3Blcl9zdGVwGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBARIbCg5hbGxvd190b29sX3VzZRgEIAEoCEgDiAEBEhsKDm1heF90b29sX2NhbGxzGAUgASgFSASIAQFCEQoPX21heF9pdGVyYXRpb25zQhYKFF9tYXhfdG9rZW5zX3Blcl9zdGVwQg4KDF90ZW1wZXJhdHVyZUIRCg9fYWxsb3dfdG9vbF91c2VCEQoPX21heF90b29sX2NhbGxzIroDChNUcmVlT2ZUaG91Z2h0Q29uZmlnEhYKCW1heF9kZXB0aBgBIAEoBUgAiAEBEhYKCWJyYW5jaGluZxgCIAEoBUgBiAEBEhcKCmJlYW1fd2lkdGgYAyABKAVIAogBARIrCgZzZWFyY2gYBCABKA4yFi5yZWFzb25kLnYxLlRyZWVTZWFyY2hIA4gBARIxCglldmFsdWF0b3IYBSABKA4yGS5yZWFzb25kLnYxLlRyZWVFdmFsdWF0b3JIBIgBARIjChZtYXhfdG9rZW5zX3Blcl90aG91Z2h0GAYgASgFSAWIAQESGAoLdGVtcGVyYXR1cmUYByABKAFIBogBARIcCg9tYXhfbW9kZWxfY2FsbHMYCCABKAVIB4gBARIRCgRzZWVkGAkgASgDSAiIAQFCDAoKX21heF9kZXB0aEIMCgpfYnJhbmNoaW5nQg0KC19iZWFtX3dpZHRoQgkKB19zZWFyY2hCDAoKX2V2YWx1YXRvckIZChdfbWF4X3Rva2Vuc19wZXJfdGhvdWdodEIOCgxfdGVtcGVyYXR1cmVCEgoQX21heF9tb2RlbF9jYWxsc0IHCgVfc2VlZCLhAQoVU2VsZkNvbnNpc3RlbmN5Q29uZmlnEhQKB3NhbXBsZXMYASABKAVIAIgBARIYCgt0ZW1wZXJhdHVyZRgCIAEoAUgBiAEBEhcKCm1heF90b2tlbnMYAyABKAVIAogBARIaCg1taW5fYWdyZWVtZW50GAQgASgBSAOIAQESFwoKY29uZmlkZW5jZRgFIAEoAUgEiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0IQCg5fbWluX2FncmVlbWVudEINCgtfY29uZmlkZW5jZSL1AgoNQmVzdE9mTkNvbmZpZxIUCgdzYW1wbGVzGAEgASgFSACIAQESGAoLdGVtcGVyYXR1cmUYAiABKAFIAYgBARIXCgptYXhfdG9rZW5zGAMgASgFSAKIAQESHQoQbWF4X2p1ZGdlX3Rva2VucxgEIAEoBUgDiAEBEhYKCW1pbl9zY29yZRgFIAEoAUgEiAEBEjEKCHZlcmlmaWVyGAYgASgOMhoucmVhc29uZC52MS5BbnN3ZXJWZXJpZmllckgFiAEBEhoKDWNoZWNrX3Byb2dyYW0YByABKAlIBogBARIYCgttYXhfY2hlY2tfcxgIIAEoAUgHiAEBQgoKCF9zYW1wbGVzQg4KDF90ZW1wZXJhdHVyZUINCgtfbWF4X3Rva2Vuc0ITChFfbWF4X2p1ZGdlX3Rva2Vuc0IMCgpfbWluX3Njb3JlQgsKCV92ZXJpZmllckIQCg5fY2hlY2tfcHJvZ3JhbUIOCgxfbWF4X2NoZWNrX3MixgEKEFNlbGZSZWZpbmVDb25maWcSFwoKbWF4X3JvdW5kcxgBIAEoBUgAiAEBEhcKCm1heF90b2tlbnMYAiABKAVIAYgBARIgChNtYXhfY3JpdGlxdWVfdG9rZW5zGAMgASgFSAKIAQESGAoLdGVtcGVyYXR1cmUYBCABKAFIA4gBAUINCgtfbWF4X3JvdW5kc0INCgtfbWF4X3Rva2Vuc0IWChRfbWF4X2NyaXRpcXVlX3Rva2Vuc0IOCgxfdGVtcGVyYXR1cmUimAEKElBsYW5BbmRTb2x2ZUNvbmZpZxIcCg9tYXhfcGxhbl90b2tlbnMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGAoLdGVtcGVyYXR1cmUYAyABKAFIAogBAUISChBfbWF4X3BsYW5fdG9rZW5zQg0KC19tYXhfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLPAQoZQ2hhaW5PZlZlcmlmaWNhdGlvbkNvbmZpZxIaCg1tYXhfcXVlc3Rpb25zGAEgASgFSACIAQESFwoKbWF4X3Rva2VucxgCIAEoBUgBiAEBEh0KEG1heF9jaGVja190b2tlbnMYAyABKAVIAogBARIYCgt0ZW1wZXJhdHVyZRgEIAEoAUgDiAEBQhAKDl9tYXhfcXVlc3Rpb25zQg0KC19tYXhfdG9rZW5zQhMKEV9tYXhfY2hlY2tfdG9rZW5zQg4KDF90ZW1wZXJhdHVyZSLEAQoWUHJvZ3JhbU9mVGhvdWdodENvbmZpZxIZCgxtYXhfYXR0ZW1wdHMYASABKAVIAIgBARIXCgptYXhfdG9rZW5zGAIgASgFSAGIAQESGgoNbWF4X3Byb2dyYW1fcxgDIAEoAUgCiAEBEhgKC3RlbXBlcmF0dXJlGAQgASgBSAOIAQFCDwoNX21heF9hdHRlbXB0c0INCgtfbWF4X3Rva2Vuc0IQCg5fbWF4X3Byb2dyYW1fc0IOCgxfdGVtcGVyYXR1cmUixwEKFVNlbGZBZ2dyZWdhdGlvbkNvbmZpZxITCgZjaGFpbnMYASABKAVIAIgBARISCgVncm91cBgCIAEoBUgBiAEBEhMKBnJvdW5kcxgDIAEoBUgCiAEBEhgKC3RlbXBlcmF0dXJlGAQgASgBSAOIAQESFwoKbWF4X3Rva2VucxgFIAEoBUgEiAEBQgkKB19jaGFpbnNCCAoGX2dyb3VwQgkKB19yb3VuZHNCDgoMX3RlbXBlcmF0dXJlQg0KC19tYXhfdG9rZW5zIjkKD1JlYWRpbmdQcm9ncmVzcxIPCgdzZWdtZW50GAEgASgFEhUKDXNlZ21lbnRfY291bnQYAiABKAUiJwoHVGhvdWdodBIMCgR0ZXh0GAEgASgJEg4KBmFuc3dlchgCIAEoCSInCgdEcm9wcGVkEgwKBHBhcnQYASABKAkSDgoGdG9rZW5zGAIgASgDIpMBCg9DYXJyeW92ZXJSZXBvcnQSFQoNYmVmb3JlX3Rva2VucxgBIAEoAxIUCgxhZnRlcl90b2tlbnMYAiABKAMSJAoHZHJvcHBlZBgDIAMoCzITLnJlYXNvbmQudjEuRHJvcHBlZBIUCgxoYXNfb3duX2NhbGwYBCABKAgSFwoPZmFsbGJhY2tfcmVhc29uGAUgASgJIrQCChJCb3VuZGVkQ29udGV4dFN0ZXASDAoEdGV4dBgBIAEoCRIRCgljYXJyeW92ZXIYAiABKAkSMQoOY2FycnlvdmVyX21vZGUYAyABKA4yGS5yZWFzb25kLnYxLkNhcnJ5b3Zlck1vZGUSFQoNd2luZG93X3Rva2VucxgEIAEoAxIbChNjYXJyeW92ZXJfZ2VuZXJhdGVkGAUgASgIEiwKB3JlYWRpbmcYBiABKAsyGy5yZWFzb25kLnYxLlJlYWRpbmdQcm9ncmVzcxIXCg9pc193aW5kb3dfZXhhY3QYByABKAgSGAoQY2FycnlvdmVyX3Rva2VucxgIIAEoAxI1ChBjYXJyeW92ZXJfcmVwb3J0GAkgASgLMhsucmVhc29uZC52MS5DYXJyeW92ZXJSZXBvcnQiQQoIVG9vbENhbGwSDwoHY2FsbF9pZBgBIAEoCRIMCgR0b29sGAIgASgJEhYKDmFyZ3VtZW50c19qc29uGAMgASgJIkQKClRvb2xSZXN1bHQSDwoHY2FsbF9pZBgBIAEoCRITCgtyZXN1bHRfanNvbhgCIAEoCRIQCghpc19lcnJvchgDIAEoCCJxCglSZWFjdFN0ZXASDwoHdGhvdWdodBgBIAEoCRIlCgdhY3Rpb25zGAIgAygLMhQucmVhc29uZC52MS5Ub29sQ2FsbBIsCgxvYnNlcnZhdGlvbnMYAyADKAsyFi5yZWFzb25kLnYxLlRvb2xSZXN1bHQigAEKCFRyZWVTdGVwEg8KB25vZGVfaWQYASABKAkSEQoJcGFyZW50X2lkGAIgASgJEg0KBWRlcHRoGAMgASgFEg8KB3Rob3VnaHQYBCABKAkSDQoFc2NvcmUYBSABKAESEQoJaXNfcHJ1bmVkGAYgASgIEg4KBmFuc3dlchgHIAEoCSJWCgZTYW1wbGUSDAoEdGV4dBgBIAEoCRIOCgZhbnN3ZXIYAiABKAkSGQoRbm9ybWFsaXplZF9hbnN3ZXIYAyABKAkSEwoLdGVtcGVyYXR1cmUYBCABKAEiVgoJU3RhZ2VTdGVwEg0KBXN0YWdlGAEgASgJEgwKBHRleHQYAiABKAkSDgoGYW5zd2VyGAMgASgJEhIKBXNjb3JlGAQgASgBSACIAQFCCAoGX3Njb3JlIqcBCgdTYXZpbmdzEi0KCGJhc2VsaW5lGAEgASgOMhsucmVhc29uZC52MS5TYXZpbmdzQmFzZWxpbmUSFQoNYXR0ZW50aW9uX3BjdBgCIAEoARITCgtrdl9yZWFkX3BjdBgDIAEoARISCgp0b2tlbnNfcGN0GAQgASgBEhgKEHBlYWtfY29udGV4dF9wY3QYBSABKAESEwoLaXNfbWVhc3VyZWQYBiABKAgiZgoVQ2hhaW5PZlRob3VnaHRNZXRyaWNzEhMKC3RlbXBlcmF0dXJlGAEgASgBEhIKCm1heF90b2tlbnMYAiABKAUSFQoNZmluaXNoX3JlYXNvbhgDIAEoCRINCgVtb2RlbBgEIAEoCSLdAQoeQm91bmRlZENvbnRleHRJdGVyYXRpb25NZXRyaWNzEhEKCWl0ZXJhdGlvbhgBIAEoBRIOCgZ0b2tlbnMYAiABKAMSEgoKaGFzX2Fuc3dlchgDIAEoCBIbChNjYXJyeW92ZXJfZ2VuZXJhdGVkGAQgASgIEjEKDmV4ZWN1dGlvbl90aW1lGAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhIKCmlzX3JlYWRpbmcYBiABKAgSIAoYaXNfb25seV9oaWRkZW5fcmVhc29uaW5nGAcgASgIIqkDChVCb3VuZGVkQ29udGV4dE1ldHJpY3MSGAoQdG90YWxfaXRlcmF0aW9ucxgBIAEoBRIaChJyZWFkaW5nX2l0ZXJhdGlvbnMYAiABKAUSPgoKaXRlcmF0aW9ucxgDIAMoCzIqLnJlYXNvbmQudjEuQm91bmRlZENvbnRleHRJdGVyYXRpb25NZXRyaWNzEh4KFmNhcnJ5b3Zlcl9jb21wcmVzc2lvbnMYBCABKAUSJAoHc2F2aW5ncxgFIAEoCzITLnJlYXNvbmQudjEuU2F2aW5ncxIbChNjb21wdXRlX3NhdmluZ3NfcGN0GAYgASgBEhcKD2NhcGFjaXR5X3Rva2VucxgHIAEoAxIhChllZmZlY3RpdmVfY2FwYWNpdHlfdG9rZW5zGAggASgDEhcKD2lzX3dpbmRvd19leGFjdBgJIAEoCBIaChJwZWFrX3dpbmRvd190b2tlbnMYCiABKAMSLQoQcmVwcm9tcHRfc2F2aW5ncxgLIAEoCzITLnJlYXNvbmQudjEuU2F2aW5ncxIXCg9jYXJyeW92ZXJfY2FsbHMYDCABKAUi/AEKDFJlYWN0TWV0cmljcxIYChB0b3RhbF9pdGVyYXRpb25zGAEgASgFEiYKGWFuc3dlcl9mb3VuZF9hdF9pdGVyYXRpb24YAiABKAVIAIgBARITCgt0ZW1wZXJhdHVyZRgDIAEoARIWCg5tYXhfaXRlcmF0aW9ucxgEIAEoBRISCgp0b29sX2NhbGxzGAUgASgFEhkKEWZhaWxlZF90b29sX2NhbGxzGAYgASgFEhMKC2NvcnJlY3Rpb25zGAcgASgFEhsKE21hc2tlZF9vYnNlcnZhdGlvbnMYCCABKAVCHAoaX2Fuc3dlcl9mb3VuZF9hdF9pdGVyYXRpb24ioQEKFFRyZWVPZlRob3VnaHRNZXRyaWNzEhYKDm5vZGVzX2V4cGFuZGVkGAEgASgFEhcKD25vZGVzX2V2YWx1YXRlZBgCIAEoBRIUCgxub2Rlc19wcnVuZWQYAyABKAUSFQoNZGVwdGhfcmVhY2hlZBgEIAEoBRISCgpiZXN0X3Njb3JlGAUgASgBEhcKD25vZGVzX2R1cGxpY2F0ZRgGIAEoBSIsCgtBbnN3ZXJWb3RlcxIOCgZhbnN3ZXIYASABKAkSDQoFdm90ZXMYAiABKAUivQEKFlNlbGZDb25zaXN0ZW5jeU1ldHJpY3MSDwoHc2FtcGxlcxgBIAEoBRImCgV2b3RlcxgCIAMoCzIXLnJlYXNvbmQudjEuQW5zd2VyVm90ZXMSDgoGbWFyZ2luGAMgASgBEhgKEGlzX3N0b3BwZWRfZWFybHkYBCABKAgSFAoMaXNfYWJzdGFpbmVkGAUgASgIEhUKDXNhdmVkX3NhbXBsZXMYBiABKAUSEwoLZXJyb3JfYm91bmQYByABKAEiSwoMU2NvcmVkQW5zd2VyEg4KBmFuc3dlchgBIAEoCRINCgV2b3RlcxgCIAEoBRISCgVzY29yZRgDIAEoAUgAiAEBQggKBl9zY29yZSJ2Cg5CZXN0T2ZOTWV0cmljcxIPCgdzYW1wbGVzGAEgASgFEhIKCmp1ZGdlbWVudHMYAiABKAUSKQoHYW5zd2VycxgDIAMoCzIYLnJlYXNvbmQudjEuU2NvcmVkQW5zd2VyEhQKDGlzX2Fic3RhaW5lZBgEIAEoCCJhChFTZWxmUmVmaW5lTWV0cmljcxIRCgljcml0aXF1ZXMYASABKAUSEQoJcmV2aXNpb25zGAIgASgFEhEKCWlzX3Bhc3NlZBgDIAEoCBITCgtpc19yZXBlYXRlZBgEIAEoCCI9ChNQbGFuQW5kU29sdmVNZXRyaWNzEhIKCmlzX3BsYW5uZWQYASABKAgSEgoKcGxhbl9zdGVwcxgCIAEoBSJVChpDaGFpbk9mVmVyaWZpY2F0aW9uTWV0cmljcxIRCglxdWVzdGlvbnMYASABKAUSEAoIYW5zd2VyZWQYAiABKAUSEgoKaXNfcmV2aXNlZBgDIAEoCCJ1ChdQcm9ncmFtT2ZUaG91Z2h0TWV0cmljcxIQCghhdHRlbXB0cxgBIAEoBRIXCg9mYWlsZWRfYXR0ZW1wdHMYAiABKAUSLwoMcHJvZ3JhbV90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uKn8KDUNhcnJ5b3Zlck1vZGUSHgoaQ0FSUllPVkVSX01PREVfVU5TUEVDSUZJRUQQABIZChVDQVJSWU9WRVJfTU9ERV9IWUJSSUQQARIaChZDQVJSWU9WRVJfTU9ERV9TVU1NQVJZEAISFwoTQ0FSUllPVkVSX01PREVfVEFJTBADKlsKClRyZWVTZWFyY2gSGwoXVFJFRV9TRUFSQ0hfVU5TUEVDSUZJRUQQABIUChBUUkVFX1NFQVJDSF9CRUFNEAESGgoWVFJFRV9TRUFSQ0hfQkVTVF9GSVJTVBACKmIKDVRyZWVFdmFsdWF0b3ISHgoaVFJFRV9FVkFMVUFUT1JfVU5TUEVDSUZJRUQQABIYChRUUkVFX0VWQUxVQVRPUl9WQUxVRRABEhcKE1RSRUVfRVZBTFVBVE9SX1ZPVEUQAiqFAQoOQW5zd2VyVmVyaWZpZXISHwobQU5TV0VSX1ZFUklGSUVSX1VOU1BFQ0lGSUVEEAASGQoVQU5TV0VSX1ZFUklGSUVSX0pVREdFEAESGgoWQU5TV0VSX1ZFUklGSUVSX1NDSEVNQRACEhsKF0FOU1dFUl9WRVJJRklFUl9QUk9HUkFNEAMqdAoPU2F2aW5nc0Jhc2VsaW5lEiAKHFNBVklOR1NfQkFTRUxJTkVfVU5TUEVDSUZJRUQQABIgChxTQVZJTkdTX0JBU0VMSU5FX1NJTkdMRV9QQVNTEAESHQoZU0FWSU5HU19CQVNFTElORV9SRVBST01QVBACQjkKCnJlYXNvbmQudjFQAVoccmVhc29uZC9jbGllbnRzL2dvO3JlYXNvbmR2MaoCClJlYXNvbmQuVjFiBnByb3RvMw", [file_google_protobuf_duration]);
 
 /**
  * Configuration of `direct`: the question as it is, in one model call.
@@ -550,6 +550,55 @@ export const ProgramOfThoughtConfigSchema: GenMessage<ProgramOfThoughtConfig> = 
   messageDesc(file_reasond_v1_strategies, 10);
 
 /**
+ * Configuration of `self_aggregation`: chains that the model aggregates in groups, round after round.
+ *
+ * @generated from message reasond.v1.SelfAggregationConfig
+ */
+export type SelfAggregationConfig = Message<"reasond.v1.SelfAggregationConfig"> & {
+  /**
+   * Chains of each round, 2-40; default 8.
+   *
+   * @generated from field: optional int32 chains = 1;
+   */
+  chains?: number | undefined;
+
+  /**
+   * Chains of the round before that a call is shown, 1-8; default 4.
+   *
+   * @generated from field: optional int32 group = 2;
+   */
+  group?: number | undefined;
+
+  /**
+   * Most rounds, 1-10; default 3. A round whose chains all agree is the last.
+   *
+   * @generated from field: optional int32 rounds = 3;
+   */
+  rounds?: number | undefined;
+
+  /**
+   * Middle of the temperatures of a round, 0.05-2.0; default 0.7.
+   *
+   * @generated from field: optional double temperature = 4;
+   */
+  temperature?: number | undefined;
+
+  /**
+   * Most tokens the model may write per chain, 100-32768; default 4096.
+   *
+   * @generated from field: optional int32 max_tokens = 5;
+   */
+  maxTokens?: number | undefined;
+};
+
+/**
+ * Describes the message reasond.v1.SelfAggregationConfig.
+ * Use `create(SelfAggregationConfigSchema)` to create a new message.
+ */
+export const SelfAggregationConfigSchema: GenMessage<SelfAggregationConfig> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_strategies, 11);
+
+/**
  * Which part of the material a bounded-context step read.
  *
  * @generated from message reasond.v1.ReadingProgress
@@ -575,7 +624,7 @@ export type ReadingProgress = Message<"reasond.v1.ReadingProgress"> & {
  * Use `create(ReadingProgressSchema)` to create a new message.
  */
 export const ReadingProgressSchema: GenMessage<ReadingProgress> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 11);
+  messageDesc(file_reasond_v1_strategies, 12);
 
 /**
  * One piece of reasoning text (chain of thought).
@@ -603,7 +652,7 @@ export type Thought = Message<"reasond.v1.Thought"> & {
  * Use `create(ThoughtSchema)` to create a new message.
  */
 export const ThoughtSchema: GenMessage<Thought> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 12);
+  messageDesc(file_reasond_v1_strategies, 13);
 
 /**
  * What a carryover left behind.
@@ -631,7 +680,7 @@ export type Dropped = Message<"reasond.v1.Dropped"> & {
  * Use `create(DroppedSchema)` to create a new message.
  */
 export const DroppedSchema: GenMessage<Dropped> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 13);
+  messageDesc(file_reasond_v1_strategies, 14);
 
 /**
  * How the progress of a window was compressed into a carryover.
@@ -680,7 +729,7 @@ export type CarryoverReport = Message<"reasond.v1.CarryoverReport"> & {
  * Use `create(CarryoverReportSchema)` to create a new message.
  */
 export const CarryoverReportSchema: GenMessage<CarryoverReport> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 14);
+  messageDesc(file_reasond_v1_strategies, 15);
 
 /**
  * One window of bounded context.
@@ -758,7 +807,7 @@ export type BoundedContextStep = Message<"reasond.v1.BoundedContextStep"> & {
  * Use `create(BoundedContextStepSchema)` to create a new message.
  */
 export const BoundedContextStepSchema: GenMessage<BoundedContextStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 15);
+  messageDesc(file_reasond_v1_strategies, 16);
 
 /**
  * One call of a tool, as the model asked for it.
@@ -793,7 +842,7 @@ export type ToolCall = Message<"reasond.v1.ToolCall"> & {
  * Use `create(ToolCallSchema)` to create a new message.
  */
 export const ToolCallSchema: GenMessage<ToolCall> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 16);
+  messageDesc(file_reasond_v1_strategies, 17);
 
 /**
  * What came of a tool call.
@@ -828,7 +877,7 @@ export type ToolResult = Message<"reasond.v1.ToolResult"> & {
  * Use `create(ToolResultSchema)` to create a new message.
  */
 export const ToolResultSchema: GenMessage<ToolResult> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 17);
+  messageDesc(file_reasond_v1_strategies, 18);
 
 /**
  * One thought-action-observation cycle (ReAct).
@@ -863,7 +912,7 @@ export type ReactStep = Message<"reasond.v1.ReactStep"> & {
  * Use `create(ReactStepSchema)` to create a new message.
  */
 export const ReactStepSchema: GenMessage<ReactStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 18);
+  messageDesc(file_reasond_v1_strategies, 19);
 
 /**
  * One node of the tree that was expanded and judged.
@@ -926,7 +975,7 @@ export type TreeStep = Message<"reasond.v1.TreeStep"> & {
  * Use `create(TreeStepSchema)` to create a new message.
  */
 export const TreeStepSchema: GenMessage<TreeStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 19);
+  messageDesc(file_reasond_v1_strategies, 20);
 
 /**
  * One independent sample (self-consistency).
@@ -968,7 +1017,7 @@ export type Sample = Message<"reasond.v1.Sample"> & {
  * Use `create(SampleSchema)` to create a new message.
  */
 export const SampleSchema: GenMessage<Sample> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 20);
+  messageDesc(file_reasond_v1_strategies, 21);
 
 /**
  * One stage of a strategy that works in stages, such as a draft or its critique.
@@ -1010,7 +1059,7 @@ export type StageStep = Message<"reasond.v1.StageStep"> & {
  * Use `create(StageStepSchema)` to create a new message.
  */
 export const StageStepSchema: GenMessage<StageStep> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 21);
+  messageDesc(file_reasond_v1_strategies, 22);
 
 /**
  * Compute saved against a baseline, in per cent, signed: all calls of the completed windows, against what the baseline
@@ -1068,7 +1117,7 @@ export type Savings = Message<"reasond.v1.Savings"> & {
  * Use `create(SavingsSchema)` to create a new message.
  */
 export const SavingsSchema: GenMessage<Savings> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 22);
+  messageDesc(file_reasond_v1_strategies, 23);
 
 /**
  * Metrics of `chain_of_thought`.
@@ -1110,7 +1159,7 @@ export type ChainOfThoughtMetrics = Message<"reasond.v1.ChainOfThoughtMetrics"> 
  * Use `create(ChainOfThoughtMetricsSchema)` to create a new message.
  */
 export const ChainOfThoughtMetricsSchema: GenMessage<ChainOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 23);
+  messageDesc(file_reasond_v1_strategies, 24);
 
 /**
  * One line per window of bounded context.
@@ -1174,7 +1223,7 @@ export type BoundedContextIterationMetrics = Message<"reasond.v1.BoundedContextI
  * Use `create(BoundedContextIterationMetricsSchema)` to create a new message.
  */
 export const BoundedContextIterationMetricsSchema: GenMessage<BoundedContextIterationMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 24);
+  messageDesc(file_reasond_v1_strategies, 25);
 
 /**
  * Metrics of `bounded_context`.
@@ -1273,7 +1322,7 @@ export type BoundedContextMetrics = Message<"reasond.v1.BoundedContextMetrics"> 
  * Use `create(BoundedContextMetricsSchema)` to create a new message.
  */
 export const BoundedContextMetricsSchema: GenMessage<BoundedContextMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 25);
+  messageDesc(file_reasond_v1_strategies, 26);
 
 /**
  * Metrics of `react`.
@@ -1343,7 +1392,7 @@ export type ReactMetrics = Message<"reasond.v1.ReactMetrics"> & {
  * Use `create(ReactMetricsSchema)` to create a new message.
  */
 export const ReactMetricsSchema: GenMessage<ReactMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 26);
+  messageDesc(file_reasond_v1_strategies, 27);
 
 /**
  * Metrics of `tree_of_thought`.
@@ -1399,7 +1448,7 @@ export type TreeOfThoughtMetrics = Message<"reasond.v1.TreeOfThoughtMetrics"> & 
  * Use `create(TreeOfThoughtMetricsSchema)` to create a new message.
  */
 export const TreeOfThoughtMetricsSchema: GenMessage<TreeOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 27);
+  messageDesc(file_reasond_v1_strategies, 28);
 
 /**
  * Votes for one answer.
@@ -1427,7 +1476,7 @@ export type AnswerVotes = Message<"reasond.v1.AnswerVotes"> & {
  * Use `create(AnswerVotesSchema)` to create a new message.
  */
 export const AnswerVotesSchema: GenMessage<AnswerVotes> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 28);
+  messageDesc(file_reasond_v1_strategies, 29);
 
 /**
  * Metrics of `self_consistency`.
@@ -1491,7 +1540,7 @@ export type SelfConsistencyMetrics = Message<"reasond.v1.SelfConsistencyMetrics"
  * Use `create(SelfConsistencyMetricsSchema)` to create a new message.
  */
 export const SelfConsistencyMetricsSchema: GenMessage<SelfConsistencyMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 29);
+  messageDesc(file_reasond_v1_strategies, 30);
 
 /**
  * One answer of best of n.
@@ -1526,7 +1575,7 @@ export type ScoredAnswer = Message<"reasond.v1.ScoredAnswer"> & {
  * Use `create(ScoredAnswerSchema)` to create a new message.
  */
 export const ScoredAnswerSchema: GenMessage<ScoredAnswer> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 30);
+  messageDesc(file_reasond_v1_strategies, 31);
 
 /**
  * Metrics of `best_of_n`.
@@ -1568,7 +1617,7 @@ export type BestOfNMetrics = Message<"reasond.v1.BestOfNMetrics"> & {
  * Use `create(BestOfNMetricsSchema)` to create a new message.
  */
 export const BestOfNMetricsSchema: GenMessage<BestOfNMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 31);
+  messageDesc(file_reasond_v1_strategies, 32);
 
 /**
  * Metrics of `self_refine`.
@@ -1610,7 +1659,7 @@ export type SelfRefineMetrics = Message<"reasond.v1.SelfRefineMetrics"> & {
  * Use `create(SelfRefineMetricsSchema)` to create a new message.
  */
 export const SelfRefineMetricsSchema: GenMessage<SelfRefineMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 32);
+  messageDesc(file_reasond_v1_strategies, 33);
 
 /**
  * Metrics of `plan_and_solve`.
@@ -1638,7 +1687,7 @@ export type PlanAndSolveMetrics = Message<"reasond.v1.PlanAndSolveMetrics"> & {
  * Use `create(PlanAndSolveMetricsSchema)` to create a new message.
  */
 export const PlanAndSolveMetricsSchema: GenMessage<PlanAndSolveMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 33);
+  messageDesc(file_reasond_v1_strategies, 34);
 
 /**
  * Metrics of `chain_of_verification`.
@@ -1673,7 +1722,7 @@ export type ChainOfVerificationMetrics = Message<"reasond.v1.ChainOfVerification
  * Use `create(ChainOfVerificationMetricsSchema)` to create a new message.
  */
 export const ChainOfVerificationMetricsSchema: GenMessage<ChainOfVerificationMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 34);
+  messageDesc(file_reasond_v1_strategies, 35);
 
 /**
  * Metrics of `program_of_thought`.
@@ -1708,7 +1757,7 @@ export type ProgramOfThoughtMetrics = Message<"reasond.v1.ProgramOfThoughtMetric
  * Use `create(ProgramOfThoughtMetricsSchema)` to create a new message.
  */
 export const ProgramOfThoughtMetricsSchema: GenMessage<ProgramOfThoughtMetrics> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_strategies, 35);
+  messageDesc(file_reasond_v1_strategies, 36);
 
 /**
  * How bounded context carries progress from one window to the next.
