@@ -415,7 +415,7 @@ type ListExecutionsRequest struct {
 	Strategy string `protobuf:"bytes,3,opt,name=strategy,proto3" json:"strategy,omitempty"`
 	// Only executions that ended so.
 	FinishReason FinishReason `protobuf:"varint,4,opt,name=finish_reason,json=finishReason,proto3,enum=reasond.v1.FinishReason" json:"finish_reason,omitempty"`
-	// Only executions that are in this state now.
+	// Only executions that are in this state now. Turns, which can be SUSPENDED, are listed by ListTurns.
 	State ExecutionState `protobuf:"varint,5,opt,name=state,proto3,enum=reasond.v1.ExecutionState" json:"state,omitempty"`
 	// Only executions that began at this time or later.
 	CreateTimeAfter *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time_after,json=createTimeAfter,proto3" json:"create_time_after,omitempty"`

@@ -876,7 +876,9 @@ type ListTurnsRequest struct {
 	// `next_page_token` of the page before, with the same filters.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only turns of this session.
-	SessionId     string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Only turns whose execution is in this state now; SUSPENDED are those that wait for their client.
+	State         ExecutionState `protobuf:"varint,4,opt,name=state,proto3,enum=reasond.v1.ExecutionState" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +932,13 @@ func (x *ListTurnsRequest) GetSessionId() string {
 		return x.SessionId
 	}
 	return ""
+}
+
+func (x *ListTurnsRequest) GetState() ExecutionState {
+	if x != nil {
+		return x.State
+	}
+	return ExecutionState_EXECUTION_STATE_UNSPECIFIED
 }
 
 // Response of ListTurns.
@@ -1839,13 +1848,14 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\x0fGetTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\x12.\n" +
 	"\x06result\x18\x02 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\x12@\n" +
-	"\fconversation\x18\x03 \x01(\v2\x1c.reasond.v1.TurnConversationR\fconversation\"m\n" +
+	"\fconversation\x18\x03 \x01(\v2\x1c.reasond.v1.TurnConversationR\fconversation\"\x9f\x01\n" +
 	"\x10ListTurnsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\"c\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x120\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x1a.reasond.v1.ExecutionStateR\x05state\"c\n" +
 	"\x11ListTurnsResponse\x12&\n" +
 	"\x05turns\x18\x01 \x03(\v2\x10.reasond.v1.TurnR\x05turns\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\",\n" +
@@ -1971,7 +1981,8 @@ var file_reasond_v1_turn_service_proto_goTypes = []any{
 	(*Turn)(nil),                   // 37: reasond.v1.Turn
 	(*HistoryMessage)(nil),         // 38: reasond.v1.HistoryMessage
 	(*ContextBlock)(nil),           // 39: reasond.v1.ContextBlock
-	(*Session)(nil),                // 40: reasond.v1.Session
+	(ExecutionState)(0),            // 40: reasond.v1.ExecutionState
+	(*Session)(nil),                // 41: reasond.v1.Session
 }
 var file_reasond_v1_turn_service_proto_depIdxs = []int32{
 	25, // 0: reasond.v1.ExecuteTurnRequest.start:type_name -> reasond.v1.TurnStart
@@ -1997,37 +2008,38 @@ var file_reasond_v1_turn_service_proto_depIdxs = []int32{
 	37, // 20: reasond.v1.GetTurnResponse.turn:type_name -> reasond.v1.Turn
 	35, // 21: reasond.v1.GetTurnResponse.result:type_name -> reasond.v1.TurnResult
 	6,  // 22: reasond.v1.GetTurnResponse.conversation:type_name -> reasond.v1.TurnConversation
-	37, // 23: reasond.v1.ListTurnsResponse.turns:type_name -> reasond.v1.Turn
-	37, // 24: reasond.v1.CancelTurnResponse.turn:type_name -> reasond.v1.Turn
-	15, // 25: reasond.v1.ReadToolResultRequest.range:type_name -> reasond.v1.CharacterRange
-	17, // 26: reasond.v1.ReadToolResultResponse.hits:type_name -> reasond.v1.TextHit
-	40, // 27: reasond.v1.GetSessionResponse.session:type_name -> reasond.v1.Session
-	40, // 28: reasond.v1.ListSessionsResponse.sessions:type_name -> reasond.v1.Session
-	1,  // 29: reasond.v1.TurnService.ExecuteTurn:input_type -> reasond.v1.ExecuteTurnRequest
-	4,  // 30: reasond.v1.TurnService.RunTurn:input_type -> reasond.v1.RunTurnRequest
-	7,  // 31: reasond.v1.TurnService.GetTurn:input_type -> reasond.v1.GetTurnRequest
-	9,  // 32: reasond.v1.TurnService.ListTurns:input_type -> reasond.v1.ListTurnsRequest
-	11, // 33: reasond.v1.TurnService.CancelTurn:input_type -> reasond.v1.CancelTurnRequest
-	13, // 34: reasond.v1.TurnService.DeleteTurn:input_type -> reasond.v1.DeleteTurnRequest
-	16, // 35: reasond.v1.TurnService.ReadToolResult:input_type -> reasond.v1.ReadToolResultRequest
-	19, // 36: reasond.v1.TurnService.GetSession:input_type -> reasond.v1.GetSessionRequest
-	21, // 37: reasond.v1.TurnService.ListSessions:input_type -> reasond.v1.ListSessionsRequest
-	23, // 38: reasond.v1.TurnService.DeleteSession:input_type -> reasond.v1.DeleteSessionRequest
-	3,  // 39: reasond.v1.TurnService.ExecuteTurn:output_type -> reasond.v1.ExecuteTurnResponse
-	5,  // 40: reasond.v1.TurnService.RunTurn:output_type -> reasond.v1.RunTurnResponse
-	8,  // 41: reasond.v1.TurnService.GetTurn:output_type -> reasond.v1.GetTurnResponse
-	10, // 42: reasond.v1.TurnService.ListTurns:output_type -> reasond.v1.ListTurnsResponse
-	12, // 43: reasond.v1.TurnService.CancelTurn:output_type -> reasond.v1.CancelTurnResponse
-	14, // 44: reasond.v1.TurnService.DeleteTurn:output_type -> reasond.v1.DeleteTurnResponse
-	18, // 45: reasond.v1.TurnService.ReadToolResult:output_type -> reasond.v1.ReadToolResultResponse
-	20, // 46: reasond.v1.TurnService.GetSession:output_type -> reasond.v1.GetSessionResponse
-	22, // 47: reasond.v1.TurnService.ListSessions:output_type -> reasond.v1.ListSessionsResponse
-	24, // 48: reasond.v1.TurnService.DeleteSession:output_type -> reasond.v1.DeleteSessionResponse
-	39, // [39:49] is the sub-list for method output_type
-	29, // [29:39] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	40, // 23: reasond.v1.ListTurnsRequest.state:type_name -> reasond.v1.ExecutionState
+	37, // 24: reasond.v1.ListTurnsResponse.turns:type_name -> reasond.v1.Turn
+	37, // 25: reasond.v1.CancelTurnResponse.turn:type_name -> reasond.v1.Turn
+	15, // 26: reasond.v1.ReadToolResultRequest.range:type_name -> reasond.v1.CharacterRange
+	17, // 27: reasond.v1.ReadToolResultResponse.hits:type_name -> reasond.v1.TextHit
+	41, // 28: reasond.v1.GetSessionResponse.session:type_name -> reasond.v1.Session
+	41, // 29: reasond.v1.ListSessionsResponse.sessions:type_name -> reasond.v1.Session
+	1,  // 30: reasond.v1.TurnService.ExecuteTurn:input_type -> reasond.v1.ExecuteTurnRequest
+	4,  // 31: reasond.v1.TurnService.RunTurn:input_type -> reasond.v1.RunTurnRequest
+	7,  // 32: reasond.v1.TurnService.GetTurn:input_type -> reasond.v1.GetTurnRequest
+	9,  // 33: reasond.v1.TurnService.ListTurns:input_type -> reasond.v1.ListTurnsRequest
+	11, // 34: reasond.v1.TurnService.CancelTurn:input_type -> reasond.v1.CancelTurnRequest
+	13, // 35: reasond.v1.TurnService.DeleteTurn:input_type -> reasond.v1.DeleteTurnRequest
+	16, // 36: reasond.v1.TurnService.ReadToolResult:input_type -> reasond.v1.ReadToolResultRequest
+	19, // 37: reasond.v1.TurnService.GetSession:input_type -> reasond.v1.GetSessionRequest
+	21, // 38: reasond.v1.TurnService.ListSessions:input_type -> reasond.v1.ListSessionsRequest
+	23, // 39: reasond.v1.TurnService.DeleteSession:input_type -> reasond.v1.DeleteSessionRequest
+	3,  // 40: reasond.v1.TurnService.ExecuteTurn:output_type -> reasond.v1.ExecuteTurnResponse
+	5,  // 41: reasond.v1.TurnService.RunTurn:output_type -> reasond.v1.RunTurnResponse
+	8,  // 42: reasond.v1.TurnService.GetTurn:output_type -> reasond.v1.GetTurnResponse
+	10, // 43: reasond.v1.TurnService.ListTurns:output_type -> reasond.v1.ListTurnsResponse
+	12, // 44: reasond.v1.TurnService.CancelTurn:output_type -> reasond.v1.CancelTurnResponse
+	14, // 45: reasond.v1.TurnService.DeleteTurn:output_type -> reasond.v1.DeleteTurnResponse
+	18, // 46: reasond.v1.TurnService.ReadToolResult:output_type -> reasond.v1.ReadToolResultResponse
+	20, // 47: reasond.v1.TurnService.GetSession:output_type -> reasond.v1.GetSessionResponse
+	22, // 48: reasond.v1.TurnService.ListSessions:output_type -> reasond.v1.ListSessionsResponse
+	24, // 49: reasond.v1.TurnService.DeleteSession:output_type -> reasond.v1.DeleteSessionResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_turn_service_proto_init() }

@@ -326,6 +326,21 @@ async def test_the_client_runs_each_tool_once_and_returns_the_answer() -> None:
     assert [turn.turn_id for turn in turns] == [result.turn_id]
 
 
+async def test_turns_are_listed_by_what_they_do() -> None:
+    with model(reply("a"), "Done.") as scripted:
+        async with (
+            running_server(model=scripted) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            start = {"message": "Read a.txt", "client_tools": [OPEN_FILE]}
+            started = [(await ask(server, "grpc", "turns.start", start)).turn["turn_id"] for _ in range(2)]
+            for state, turns in (("suspended", started[:1]), ("succeeded", started[1:]), ("failed", [])):
+                listed = client.list_turns(state=reasond.ExecutionState.Value(f"EXECUTION_STATE_{state.upper()}"))
+                assert [turn.turn_id async for turn in listed] == turns
+                answer = await ask(server, "jsonrpc", "turns.list", {"state": state})
+                assert [turn["turn_id"] for turn in answer.body["turns"]] == turns
+
+
 @pytest.mark.parametrize("size", [70_000, 5_000_000], ids=["over max_result_bytes", "over a message"])
 async def test_a_result_of_the_client_that_is_too_large_is_told_to_the_model_and_its_tool_runs_once(size: int) -> None:
     ran: list[str] = []

@@ -141,6 +141,7 @@ def _umask(mask: int) -> Iterator[None]:
 
 _MEBI: Final = 1024 * 1024
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
+_ENDED_PER_OPEN: Final = 4
 
 
 @value
@@ -187,6 +188,9 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.max_metadata_size", options.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", options.max_metadata_bytes),
         ("grpc.max_concurrent_streams", options.max_concurrent_streams),
+        # A call that has ended is counted until its memory is free, which is after its client has begun the next one.
+        # Without this number of its own, grpc refuses calls of honest clients; without any, rapid resets have no bound.
+        ("grpc.http2.max_deallocating_streams", _ENDED_PER_OPEN * options.max_concurrent_streams),
         ("grpc.max_allowed_incoming_connections", options.max_grpc_connections),
         # By default grpc ends calls when a thousand wait; in a flood that would hit the calls of other clients too.
         ("grpc.server.max_pending_requests", options.max_pending_calls),

@@ -20,6 +20,7 @@ from reasond_server.grpc_api.requests import (
     read_history,
     read_image,
     read_result,
+    read_state,
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
@@ -259,6 +260,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         page = await self._service.list(
             get_current_principal(),
             session_id=request.session_id,
+            state=read_state(request.state),
             page_size=request.page_size,
             page_token=request.page_token,
         )

@@ -377,6 +377,7 @@ class ListTurnsParams(Params):
     """Parameters of `turns.list`: filter and paging, as ListTurnsRequest."""
 
     session_id: str = ""
+    state: Annotated[ExecutionState | None, Field(strict=False)] = None
     page_size: Whole = 0
     page_token: str = ""
 

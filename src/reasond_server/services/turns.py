@@ -184,7 +184,11 @@ async def _get(service: TurnService, caller: Principal, params: TurnParams) -> d
 
 async def _list(service: TurnService, caller: Principal, params: ListTurnsParams) -> dict[str, Any]:
     page = await service.list(
-        caller, session_id=params.session_id, page_size=params.page_size, page_token=params.page_token
+        caller,
+        session_id=params.session_id,
+        state=params.state,
+        page_size=params.page_size,
+        page_token=params.page_token,
     )
     return {"turns": [build_kind_json(turn) for turn in page.turns], "next_page_token": page.next_page_token}
 

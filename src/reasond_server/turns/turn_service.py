@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_work import TurnKind
-    from reasond_server.types import Execution, Principal, Session, StreamEvent
+    from reasond_server.types import Execution, ExecutionState, Principal, Session, StreamEvent
     from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnConversation, TurnResult
 
 _MOST_ATTEMPTS: Final = 10
@@ -193,14 +193,22 @@ class TurnService:
         return (await self._read(caller, turn_id))[1].start
 
     async def list(
-        self, caller: Principal, *, session_id: str = "", page_size: int = 0, page_token: str = ""
+        self,
+        caller: Principal,
+        *,
+        session_id: str = "",
+        state: ExecutionState | None = None,
+        page_size: int = 0,
+        page_token: str = "",
     ) -> TurnPage:
         """Return a page of the caller's turns.
 
         Raises:
             InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
         """
-        page = await self._desk.list(caller, session_id=session_id, page_size=page_size, page_token=page_token)
+        page = await self._desk.list(
+            caller, session_id=session_id, state=state, page_size=page_size, page_token=page_token
+        )
         return TurnPage(
             turns=[view_turn(execution) for execution in page.executions], next_page_token=page.next_page_token
         )

@@ -8,7 +8,7 @@ import pytest
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc  # type: ignore[import-untyped]  # shipped without py.typed
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # likewise
 
-from reasond.v1 import execution_pb2, reasoning_service_pb2
+from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.errors.base import SettingsError
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
@@ -160,6 +160,24 @@ async def test_a_call_over_the_limit_of_a_connection_waits_for_a_place_instead_o
 
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert len(reasoning.calls) == 2
+
+
+@pytest.mark.parametrize("calls", [500, 1000])
+async def test_quick_calls_at_once_on_one_connection_are_all_answered(calls: int) -> None:
+    async def execute() -> ExecutionView:
+        return VIEW
+
+    async with serving(ScriptedReasoning(on_execute=execute)) as served:
+        channel = grpc.aio.insecure_channel(
+            f"127.0.0.1:{served.server.port}",
+            options=(("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)),
+        )
+        async with channel:
+            stub: Any = reasoning_service_pb2_grpc.ReasoningServiceStub(channel)
+            await stub.Reason(REASON, metadata=AUTHORIZED)
+            answers = await asyncio.gather(*(stub.Reason(REASON, metadata=AUTHORIZED) for _ in range(calls)))
+
+    assert {answer.reasoning.answer for answer in answers} == {"42"}
 
 
 async def test_connections_over_the_limit_are_closed_and_those_that_are_there_are_served() -> None:

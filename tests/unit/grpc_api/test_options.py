@@ -23,6 +23,7 @@ def test_the_arguments_carry_the_names_that_grpc_reads() -> None:
         "grpc.max_metadata_size": 8192,
         "grpc.absolute_max_metadata_size": 8192,
         "grpc.max_concurrent_streams": 256,
+        "grpc.http2.max_deallocating_streams": 1024,
         "grpc.max_allowed_incoming_connections": 1000,
         "grpc.server.max_pending_requests": 20_000,
         "grpc.server.max_pending_requests_hard_limit": 20_000,

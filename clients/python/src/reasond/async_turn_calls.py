@@ -18,7 +18,7 @@ from reasond.client_tools import (
 from reasond.errors import ReasondError
 from reasond.progress import is_cut, policy_of
 from reasond.v1 import turn_service_pb2 as turns_pb
-from reasond.v1.execution_pb2 import Budget, ExecutionCursor
+from reasond.v1.execution_pb2 import Budget, ExecutionCursor, ExecutionState
 from reasond.v1.turns_pb2 import (
     CALL_KIND_APPROVE,
     CALL_KIND_RESOLVE,
@@ -268,10 +268,15 @@ class AsyncTurnCalls:
         return await self._link.answer(self._link.turns.GetTurn, request, timeout_s)
 
     async def list_turns(
-        self, *, session: str = "", page_size: int = 0, timeout_s: float | None = None
+        self,
+        *,
+        session: str = "",
+        state: ExecutionState.ValueType = ExecutionState.EXECUTION_STATE_UNSPECIFIED,
+        page_size: int = 0,
+        timeout_s: float | None = None,
     ) -> AsyncIterator[Turn]:
         """Iterate over the caller's turns, newest first; pages are fetched as needed."""
-        request = turns_pb.ListTurnsRequest(session_id=session, page_size=page_size)
+        request = turns_pb.ListTurnsRequest(session_id=session, state=state, page_size=page_size)
         while True:
             page = await self._link.answer(self._link.turns.ListTurns, request, timeout_s)
             for turn in page.turns:

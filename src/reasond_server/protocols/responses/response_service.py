@@ -212,15 +212,20 @@ class Responses:
         warnings = list(params.warnings)
         dialogue = await self._read_dialogue(caller, params, warnings)
         asked = plan(read_wish(params, dialogue), self._catalogue)
-        echo = params.echo((*warnings, *asked.warnings))
+        warnings += asked.warnings
+        unused: Sequence[str] = ()
+        if isinstance(asked.source, TurnReentry):
+            # A turn that cannot be read is no re-entry: another one begins instead, and uses everything.
+            with suppress(ReasondError):
+                unused = await self._runs.find_unused_changes(caller, asked, asked.source.turn_id)
         return _Wanted(
             asked=replace(
                 asked,
-                source=replace(asked.source, echo_json=to_json(echo).decode()),
+                source=replace(asked.source, echo_json=to_json(params.echo((*warnings, *unused))).decode()),
                 request_id=params.reasond.request_id
                 or await self._attachments.find_request_id(caller, params.attach_key, is_first=params.is_first),
             ),
-            echo=echo,
+            echo=params.echo(warnings),
             is_background=params.background is True,
             is_streamed=params.stream is True,
         )

@@ -142,6 +142,34 @@ def result_for(call: dict[str, Any], text: str = "found") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call["call_id"], "output": text}
 
 
+@pytest.mark.parametrize("by_id", [True, False])
+async def test_what_a_reentry_says_otherwise_than_its_turn_began_is_told_as_unused(*, by_id: bool) -> None:
+    other = {**TOOL, "name": "find"}
+    async with serve_chats(script(CALL, "It is 42.")) as site:
+        first = await respond(site, input=QUESTION, tools=[TOOL], instructions="Be brief.")
+        result = result_for(calls_of(first)[0])
+        whole = [{"role": "user", "content": QUESTION}, *first["output"], result]
+        sent = {"previous_response_id": first["id"], "input": [result]} if by_id else {"input": whole}
+        second = await respond(site, tools=[TOOL, other], instructions="Be long.", **sent)
+        kept = (await site.client.get(f"{RESPONSES}/{second['id']}")).json()
+
+    assert text_of(second) == "It is 42."
+    assert [text.partition(" of this request")[0] for text in second["reasond"]["warnings"]] == [
+        "The tools",
+        "The system message",
+    ]
+    assert kept == second
+
+
+async def test_a_reentry_that_says_the_same_has_no_warning() -> None:
+    async with serve_chats(script(CALL, "It is 42.")) as site:
+        first = await respond(site, input=QUESTION, tools=[TOOL], instructions="Be brief.")
+        sent = {"previous_response_id": first["id"], "input": [result_for(calls_of(first)[0])]}
+        second = await respond(site, tools=[TOOL], instructions="Be brief.", **sent)
+
+    assert second["reasond"]["warnings"] == []
+
+
 async def test_results_that_come_twice_get_the_answer_of_their_leg_again() -> None:
     model = script(CALL, "It is 42.")
     async with serve_chats(model) as site:

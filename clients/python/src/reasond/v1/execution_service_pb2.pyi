@@ -197,7 +197,7 @@ class ListExecutionsRequest(google.protobuf.message.Message):
     finish_reason: reasond.v1.execution_pb2.FinishReason.ValueType
     """Only executions that ended so."""
     state: reasond.v1.execution_pb2.ExecutionState.ValueType
-    """Only executions that are in this state now."""
+    """Only executions that are in this state now. Turns, which can be SUSPENDED, are listed by ListTurns."""
     text: builtins.str
     """Only executions with this text in their id, question, outcome, client or model, whatever its case; at most 200
     characters. Each page looks at no more than 1,000 executions: it may be short or empty and still have a next one.

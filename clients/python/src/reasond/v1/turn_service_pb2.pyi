@@ -372,20 +372,24 @@ class ListTurnsRequest(google.protobuf.message.Message):
     PAGE_SIZE_FIELD_NUMBER: builtins.int
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     SESSION_ID_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
     page_size: builtins.int
     """Most turns to return; 0 means 50, more than 100 means 100."""
     page_token: builtins.str
     """`next_page_token` of the page before, with the same filters."""
     session_id: builtins.str
     """Only turns of this session."""
+    state: reasond.v1.execution_pb2.ExecutionState.ValueType
+    """Only turns whose execution is in this state now; SUSPENDED are those that wait for their client."""
     def __init__(
         self,
         *,
         page_size: builtins.int = ...,
         page_token: builtins.str = ...,
         session_id: builtins.str = ...,
+        state: reasond.v1.execution_pb2.ExecutionState.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session_id", b"session_id", "state", b"state"]) -> None: ...
 
 global___ListTurnsRequest = ListTurnsRequest
 

@@ -245,7 +245,7 @@ export type ListExecutionsRequest = Message<"reasond.v1.ListExecutionsRequest"> 
   finishReason: FinishReason;
 
   /**
-   * Only executions that are in this state now.
+   * Only executions that are in this state now. Turns, which can be SUSPENDED, are listed by ListTurns.
    *
    * @generated from field: reasond.v1.ExecutionState state = 5;
    */
