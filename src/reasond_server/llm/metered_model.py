@@ -494,14 +494,20 @@ class MeteredModel(WrappedModel[ChatModel]):
             return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=0, max_tokens=most)
         budget = self._budget
         # Counters and counting servers count message contents only, not tools or tool calls.
-        counted = prompt if is_exact and prompt is not None else bound_messages(request.messages)
-        prompt_bound = counted + bound_extras(request)
+        counted = prompt if is_exact else None
+        prompt_bound = (bound_messages(request.messages) if counted is None else counted) + bound_extras(request)
         if budget.max_total_tokens is not None:
             spent = self._sum_taken()
             most = min(most, budget.max_total_tokens - spent - prompt_bound)
             if most < 1:
                 limit = budget.max_total_tokens
-                raise build_exhausted_error("max_total_tokens", limit=limit, spent=spent, needed=prompt_bound + 1)
+                raise build_exhausted_error(
+                    "max_total_tokens",
+                    limit=limit,
+                    spent=spent,
+                    needed=prompt_bound + 1,
+                    is_counted=counted is not None,
+                )
         self.is_clamped = self.is_clamped or most < request.max_tokens
         reserved = prompt_bound + most
         return _MeteredCall(request=request, prompt_tokens=prompt, reserved_tokens=reserved, max_tokens=most)
@@ -547,12 +553,18 @@ class MeteredModel(WrappedModel[ChatModel]):
         return usage if price is None else price.charge(usage)
 
 
-def build_exhausted_error(name: str, *, limit: int, spent: int, needed: int) -> TokenBudgetExhaustedError:
-    """Return the error of a budget whose field `name` does not cover the next model call."""
+def build_exhausted_error(
+    name: str, *, limit: int, spent: int, needed: int, is_counted: bool = True
+) -> TokenBudgetExhaustedError:
+    """Return the error of a budget whose field `name` does not cover the next model call.
+
+    A prompt that is not `is_counted` is bounded by its bytes.
+    """
+    told = "" if is_counted else ": one for each byte of the prompt, as nothing here counts this model's tokens exactly"
     return TokenBudgetExhaustedError(
         f"The budget does not cover the next model call: {name} is {limit}, {spent} are spent or reserved, "
-        f"{needed} more are needed",
-        remedy=f"Raise budget.{name} or shorten the task.",
+        f"{needed} more are needed{told}",
+        remedy=f"Raise budget.{name} to at least {spent + needed}, or shorten the task.",
         metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
     )
 

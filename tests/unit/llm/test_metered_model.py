@@ -135,7 +135,21 @@ async def test_a_call_that_does_not_fit_is_refused_before_it_is_made(left: int) 
     with pytest.raises(TokenBudgetExhaustedError, match=f"max_total_tokens is {PROMPT + left}") as refused:
         await play(meter(inner, max_total_tokens=PROMPT + left))
     assert refused.value.metadata["needed"] == str(PROMPT + 1)
+    assert f"to at least {PROMPT + 1}" in str(refused.value.remedy)
+    assert "byte" not in refused.value.message
     assert inner.requests == []
+
+
+async def test_a_budget_is_refused_with_the_least_that_would_do_and_with_that_it_does() -> None:
+    def build() -> FunctionModel:
+        return FunctionModel(lambda _: "x", counter=EstimatingCounter())
+
+    with pytest.raises(TokenBudgetExhaustedError, match="one for each byte of the prompt") as refused:
+        await play_longer(meter(build(), max_total_tokens=20), tools=[TOOL])
+    needed = int(refused.value.metadata["needed"])
+    model = build()
+    await play_longer(meter(model, max_total_tokens=needed), tools=[TOOL])
+    assert [request.max_tokens for request in model.requests] == [1]
 
 
 async def test_the_number_of_calls_is_bounded() -> None:
