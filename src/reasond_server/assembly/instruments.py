@@ -20,7 +20,7 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
-from reasond_server.protocols.openai_endpoint import OPENAI, OPENAI_PATHS
+from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
@@ -154,7 +154,7 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
     methods = {name for each in DECLARED for name in (*each.methods, *(path[1:] for path in each.operations))}
     return {
-        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport}),
+        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport}),
         "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
         "code": frozenset(CODES),
         "route": frozenset({*PATHS, *OPENAI_PATHS, CONSOLE_PATH}),

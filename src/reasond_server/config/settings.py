@@ -47,11 +47,12 @@ ChatModels = Annotated[Mapping[ModelName, ModelPreset], AfterValidator(freeze)]
 
 
 class OpenAiSettings(Section):
-    """The OpenAI-compatible interface at /v1 of the HTTP listener."""
+    """The interface at /v1 of the HTTP listener, for clients of OpenAI and Anthropic."""
 
     enabled: bool = Field(
         default=True,
-        description="Whether /v1/chat/completions, /v1/responses and /v1/models are served on http_address.",
+        description="Whether /v1/chat/completions, /v1/responses, /v1/messages and /v1/models are served on "
+        "http_address.",
     )
     models: ChatModels = Field(
         default_factory=lambda: MappingProxyType({}),

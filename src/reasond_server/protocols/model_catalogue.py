@@ -115,9 +115,15 @@ class ModelCatalogue:
         strategy = preset.strategy or (None if agent else self._default)
         return self._parameters.get(strategy or "", frozenset())
 
-    def list_for(self, caller: Principal) -> list[str]:
-        """Return the models whose strategy `caller` may use."""
-        return [name for name, preset in self._presets.items() if self._may_use(caller, preset)]
+    def list_for(self, caller: Principal, only: str = "") -> list[str]:
+        """Return the models whose strategy `caller` may use; `only` names the one that is asked for.
+
+        Raises:
+            StrategyNotFoundError: there is no such model, or the caller may not use it.
+        """
+        if only and not self._may_use(caller, self.find(only)):
+            raise StrategyNotFoundError("The token does not permit this model")
+        return [only] if only else [name for name, each in self._presets.items() if self._may_use(caller, each)]
 
     def _may_use(self, caller: Principal, preset: ModelPreset) -> bool:
         strategy = preset.strategy or (None if preset.agent else self._default)

@@ -1,6 +1,6 @@
-"""The paths below /v1/: they are called as JSON-RPC is, on the same service, and answered in OpenAI's way.
+"""The paths below /v1/: called as JSON-RPC is, on the same service, and answered in OpenAI's or Anthropic's way.
 
-An error before the first event is an HTTP status with OpenAI's error object; afterwards it is an event.
+An error before the first event is an HTTP status with the error object of the wire; afterwards it is an event.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from reasond_server.http_api.exchange import (
 )
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
+from reasond_server.protocols.messages.message_errors import describe_message_error, describe_message_refusal
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ OPENAI_ROOT: Final = "/v1/"
 CHAT_PATH: Final = "/v1/chat/completions"
 MODELS_PATH: Final = "/v1/models"
 RESPONSES_PATH: Final = "/v1/responses"
-OPENAI_PATHS: Final = (CHAT_PATH, MODELS_PATH, RESPONSES_PATH, f"{RESPONSES_PATH}/{{id}}")
+MESSAGES_PATH: Final = "/v1/messages"
+OPENAI_PATHS: Final = (CHAT_PATH, MODELS_PATH, RESPONSES_PATH, f"{RESPONSES_PATH}/{{id}}", MESSAGES_PATH)
 """The paths that metrics name."""
 
 CHAT_METHOD: Final = "openai.chat_completions"
@@ -58,6 +60,11 @@ RESPONSE_METHODS: Final = {
 """The methods about one response, by the method of HTTP and what follows the id in the path."""
 REPLAY_METHOD: Final = "openai.responses.stream"
 COUNT_METHOD: Final = "openai.responses.input_tokens"
+MESSAGES_METHOD: Final = "anthropic.messages"
+COUNT_MESSAGES_METHOD: Final = "anthropic.messages.count_tokens"
+MESSAGE_MODELS_METHOD: Final = "anthropic.models"
+_UNSTREAMED: Final = frozenset({COUNT_METHOD, COUNT_MESSAGES_METHOD})
+_ATTACHING: Final = frozenset({RESPONSES_METHOD, MESSAGES_METHOD})
 OPENAI: Final = Dialect(
     transport="openai", describe=describe_error, missing_hint="Send it as api_key, in 'Authorization: Bearer <token>'"
 )
@@ -65,6 +72,7 @@ OPENAI: Final = Dialect(
 OPENAI_CREATING: Final = Dialect(
     transport=OPENAI.transport, describe=describe_response_error, missing_hint=OPENAI.missing_hint
 )
+MESSAGES: Final = Dialect(transport="anthropic", describe=describe_message_error, missing_hint="Send it as x-api-key")
 DONE: Final = frame_event(b"[DONE]")
 """The last frame of every stream."""
 HEARTBEAT: Final = b": heartbeat\n\n"
@@ -76,10 +84,12 @@ _SESSION_HEADERS: Final = (
     b"thread-id",
     b"x-claude-code-session-id",
 )
+_VERSION_HEADER: Final = b"anthropic-version"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"
 _CLOSE: Final = (b"connection", b"close")
 _NOTHING: Final = (
-    "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions and GET /v1/models are here"
+    "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions, POST /v1/messages and "
+    "GET /v1/models are here"
 )
 _NOT_HERE: Final = {
     "/v1/embeddings": "embeddings are not made here; ask the server of an embedding model for them",
@@ -99,26 +109,34 @@ class OpenAiEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = find_exchange(scope)
-        exchange.rpc_system = OPENAI.transport
+        is_anthropic = scope["path"].startswith(MESSAGES_PATH) or exchange.headers.first(_VERSION_HEADER) is not None
+        dialect = MESSAGES if is_anthropic else OPENAI
+        exchange.rpc_system = dialect.transport
+        calls = Calls(
+            methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer, dialect=dialect
+        )
         try:
-            await self._serve(scope, exchange, receive, send)
+            await self._serve(scope, calls, receive, send)
         except RefusalError as refusal:
-            body, headers = describe_refusal(refusal, exchange.call_id)
+            describe = describe_message_refusal if is_anthropic else describe_refusal
+            body, headers = describe(refusal, exchange.call_id)
             await send_answer(send, refusal.status, body, headers=headers)
 
-    async def _serve(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, calls: Calls, receive: Receive, send: Send) -> None:
         """Serve the path of the request.
 
         Raises:
             RefusalError: there is nothing at the path, or it takes other methods.
         """
         path: str = scope["path"]
-        calls = Calls(
-            methods=self._methods, gate=self._gate, exchange=exchange, observer=self._observer, dialect=OPENAI
-        )
+        exchange = calls.exchange
         if path == CHAT_PATH:
             _enter(CHAT_PATH, ("POST",), scope, exchange)
             await self._complete(CHAT_METHOD, calls, scope, receive, send)
+        elif path in {MESSAGES_PATH, f"{MESSAGES_PATH}/count_tokens"}:
+            _enter(MESSAGES_PATH, ("POST",), scope, exchange)
+            method = MESSAGES_METHOD if path == MESSAGES_PATH else COUNT_MESSAGES_METHOD
+            await self._complete(method, calls, scope, receive, send)
         elif path in {RESPONSES_PATH, f"{RESPONSES_PATH}/input_tokens"}:
             _enter(RESPONSES_PATH, ("POST",), scope, exchange)
             calls.dialect = OPENAI_CREATING
@@ -129,7 +147,8 @@ class OpenAiEndpoint:
         elif path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/"):
             _enter(MODELS_PATH, ("GET", "HEAD"), scope, exchange)
             name = path[len(MODELS_PATH) + 1 :]
-            await _send(send, _encode_answer(await calls.call(MODELS_METHOD, {"model": name}), calls))
+            method = MESSAGE_MODELS_METHOD if calls.dialect is MESSAGES else MODELS_METHOD
+            await _send(send, _encode_answer(await calls.call(method, {"model": name}), calls))
         else:
             raise RefusalError(404, _NOT_HERE.get(path, _NOTHING))
 
@@ -183,9 +202,9 @@ async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Map
         params = await _read(body, calls.exchange)
     except ReasondError as error:
         return calls.refuse(error)
-    if method == RESPONSES_METHOD:
+    if method in _ATTACHING:
         params = {**params, **_digest_request(body, calls.exchange)}
-    if params.get("stream") is True and method != COUNT_METHOD:
+    if params.get("stream") is True and method not in _UNSTREAMED:
         return await _stream(calls.open(method), params, send)
     return _encode_answer(await calls.call(method, params), calls)
 

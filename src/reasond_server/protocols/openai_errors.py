@@ -21,7 +21,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.errors.base import ReasondError
+    from reasond_server.errors.base import Reason, ReasondError
     from reasond_server.http_api.exchange import RefusalError
 
 _STATUSES: Final = {
@@ -107,9 +107,7 @@ def describe_error(
     """
     reason = error.declaration
     is_internal = reason.name == "INTERNAL"
-    status = _STATUSES.get(reason.grpc_status, _FAULT)
-    if reason.is_fault and status < _FAULT:
-        status = _FAULT
+    status = find_status(reason)
     code = reason.name
     more: dict[str, Any] = {"request_id": call_id}
     if words.has_codes:
@@ -133,7 +131,13 @@ def describe_error(
     body = to_json({"error": content})
     event = {"type": "error", "sequence_number": 0, **content, "error": content}
     frame = frame_event(to_json(event), name="error") if words.has_codes else frame_event(body)
-    return {"status": status, "headers": _write_headers(error, status), "body": body, "frame": frame}
+    return {"status": status, "headers": write_headers(error, status), "body": body, "frame": frame}
+
+
+def find_status(reason: Reason) -> int:
+    """Return the status of HTTP for `reason`."""
+    status = _STATUSES.get(reason.grpc_status, _FAULT)
+    return max(status, _FAULT) if reason.is_fault else status
 
 
 describe_response_error: Final = partial(describe_error, words=_RESPONSES)
@@ -145,7 +149,8 @@ def map_code(reason: str) -> str:
     return _CODES.get(reason, "server_error")
 
 
-def _write_headers(error: ReasondError, status: int) -> list[tuple[bytes, bytes]]:
+def write_headers(error: ReasondError, status: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers that say when a request may be sent again."""
     # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
     may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
     headers = [(b"x-should-retry", b"true" if may_help and status >= _STATUSES["RESOURCE_EXHAUSTED"] else b"false")]

@@ -141,6 +141,19 @@ def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
     return Asked(source=reentry, instead=start, warnings=warnings, include_deltas=include_deltas)
 
 
+def write_input(asked: Asked) -> str:
+    """Return the texts that a request has the model read, for counting them."""
+    source = asked.instead or asked.source
+    if isinstance(source, TurnReentry):
+        return ""
+    is_task = isinstance(source, Task)
+    tools = (
+        () if is_task else [f"{tool.name} {tool.description} {tool.parameters_json}" for tool in source.client_tools]
+    )
+    said = [each for message in source.history for each in message.list_texts()]
+    return "\n".join((*tools, source.system, source.material, *said, source.query if is_task else source.message))
+
+
 def require_question(dialogue: Dialogue, field: str) -> Question:
     """Return what a conversation asks.
 

@@ -1,4 +1,4 @@
-"""Chats of OpenAI's clients: ReasoningService once more, with the permissions of its RPCs."""
+"""Chats of OpenAI's and Anthropic's clients: ReasoningService once more, with the permissions of its RPCs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
+from reasond_server.protocols.messages.message_params import MessageParams
+from reasond_server.protocols.messages.message_service import Messages
 from reasond_server.protocols.model_catalogue import ModelCatalogue
 from reasond_server.protocols.openai_endpoint import (
     CHAT_METHOD,
+    COUNT_MESSAGES_METHOD,
     COUNT_METHOD,
+    MESSAGE_MODELS_METHOD,
+    MESSAGES_METHOD,
     MODELS_METHOD,
     REPLAY_METHOD,
     RESPONSE_METHODS,
@@ -38,7 +43,10 @@ if TYPE_CHECKING:
 
 CHAT_METHODS: Final = (
     CHAT_METHOD,
+    COUNT_MESSAGES_METHOD,
     COUNT_METHOD,
+    MESSAGE_MODELS_METHOD,
+    MESSAGES_METHOD,
     MODELS_METHOD,
     REPLAY_METHOD,
     RESPONSES_METHOD,
@@ -79,8 +87,31 @@ def serve_chats(
         counter=service.kind.models.own.counter,
         attachments=attachments,
     )
-    own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses)}
+    messages = Messages(
+        runs=runs,
+        catalogue=catalogue,
+        counter=service.kind.models.own.counter,
+        attachments=attachments,
+        now=now,
+    )
+    own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses), **_list_messages(messages)}
     return partial(OpenAiEndpoint, Methods([own]))
+
+
+def _list_messages(messages: Messages) -> Mapping[str, Method]:
+    reason = DECLARATION.operation("Reason")
+    return {
+        MESSAGES_METHOD: Method(
+            operation=reason,
+            params=MessageParams,
+            run=messages.create,
+            streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=messages.stream),
+        ),
+        COUNT_MESSAGES_METHOD: Method(operation=reason, params=MessageParams, run=messages.count),
+        MESSAGE_MODELS_METHOD: Method(
+            operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=messages.list_models
+        ),
+    }
 
 
 def _list_responses(responses: Responses) -> Mapping[str, Method]:

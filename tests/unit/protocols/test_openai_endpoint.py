@@ -228,7 +228,7 @@ ELSEWHERE = (
     ("GET", "/v1/responses/resp_1/elsewhere", 404, "POST /v1/responses"),
     ("POST", "/v1/embeddings", 404, "embeddings are not made here"),
     ("POST", "/v1/completions", 404, "POST /v1/chat/completions with it"),
-    ("POST", "/v1/moderations", 404, "POST /v1/chat/completions and GET /v1/models are here"),
+    ("POST", "/v1/moderations", 404, "POST /v1/messages and GET /v1/models are here"),
     ("GET", "/v1/chat/completions", 405, "POST only"),
     ("POST", "/v1/models", 405, "GET, HEAD only"),
 )

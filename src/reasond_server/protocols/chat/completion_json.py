@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.types import StreamEvent, Usage
+    from reasond_server.types import StreamEvent, ToolCall, Usage
 
 _LENGTH: Final = "length"
 _FINISHES: Final = {
@@ -77,8 +77,13 @@ def build_usage_json(usage: Usage) -> dict[str, Any]:
 
 
 def map_finish_reason(reason: FinishReason | None) -> str:
-    """Return OpenAI's finish reason; an answer that something has cut short ends by its length."""
-    return _FINISHES.get(reason, _LENGTH) if reason else _LENGTH
+    """Return OpenAI's finish reason, None being calls; an answer that something has cut short ends by its length."""
+    return "tool_calls" if reason is None else _FINISHES.get(reason, _LENGTH)
+
+
+def write_call(call: ToolCall) -> dict[str, Any]:
+    """Return a call of a tool of the client."""
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
 
 
 def keep_reasoning(texts: list[str], most_bytes: int = MAX_TRACE_BYTES) -> tuple[list[str], Sequence[str]]:

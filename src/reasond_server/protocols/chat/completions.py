@@ -12,7 +12,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError
-from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.llm.model import find_image_tokens
 from reasond_server.protocols.chat.chat_params import read_chat
 from reasond_server.protocols.chat.completion_json import (
@@ -20,9 +19,11 @@ from reasond_server.protocols.chat.completion_json import (
     build_usage_json,
     describe_completion,
     keep_reasoning,
+    map_finish_reason,
+    write_call,
 )
-from reasond_server.protocols.chat.completion_writer import CompletionWriter
 from reasond_server.protocols.conversations import BETWEEN
+from reasond_server.protocols.followed_runs import FollowedRun
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.types import Heartbeat, Task
 
@@ -57,40 +58,47 @@ class Completions:
             ReasondError: the request is refused, or the run failed.
         """
         asked = read_chat(params, self._catalogue)
-        writer = CompletionWriter()
-        created = await self._work(caller, asked, writer)
-        unused = await self._runs.find_unused_changes(caller, asked, writer.execution_id)
-        kept, cut = keep_reasoning(writer.texts)
-        reasoning, calls = BETWEEN.join(kept), writer.list_calls()
+        run = FollowedRun()
+        created = await self._work(caller, asked, run)
+        unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
+        kept, cut = keep_reasoning(run.texts)
+        reasoning, calls = BETWEEN.join(kept), [write_call(call) for call in run.list_calls()]
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": writer.content or (None if calls else ""),
+            "content": run.content or (None if calls else ""),
             "refusal": None,
             "reasoning_content": reasoning,
             "reasoning": reasoning,
             **({"tool_calls": calls} if calls else {}),
         }
         return {
-            **describe_completion(writer.execution_id, created, params.model, kind="chat.completion"),
-            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": writer.finish}],
-            "usage": build_usage_json(writer.usage),
-            "reasond": writer.describe((*asked.warnings, *unused, *cut)),
+            **describe_completion(run.execution_id, created, params.model, kind="chat.completion"),
+            "choices": [
+                {
+                    "index": 0,
+                    "message": message,
+                    "logprobs": None,
+                    "finish_reason": map_finish_reason(run.finish_reason),
+                }
+            ],
+            "usage": build_usage_json(run.usage),
+            "reasond": run.describe((*asked.warnings, *unused, *cut)),
         }
 
-    async def _work(self, caller: Principal, asked: Asked, writer: CompletionWriter) -> datetime:
-        """Let `writer` take all events; return when the execution began."""
+    async def _work(self, caller: Principal, asked: Asked, run: FollowedRun) -> datetime:
+        """Let `run` take all events; return when the execution began."""
         if isinstance(asked.source, Task):
             view = await self._service.execute(caller, asked.source, request_id=asked.request_id)
-            writer.execution_id = view.result.execution_id
+            run.execution_id = view.result.execution_id
             for told in (*view.steps, view.result):
-                writer.take(told)
+                run.take(told)
             return view.execution.create_time
         created = None
         async with aclosing(self._runs.follow(caller, asked)) as events:
             async for event in events:
                 created = created or event.create_time
-                writer.execution_id = event.execution_id
-                writer.take(event.event)
+                run.execution_id = event.execution_id
+                run.take(event.event)
         if created is None:
             raise InternalError("a turn left without an event")
         return created
@@ -104,24 +112,26 @@ class Completions:
             ReasondError: the request is refused, or the run failed.
         """
         asked = read_chat(params, self._catalogue)
-        writer = CompletionWriter()
+        run = FollowedRun()
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
         async with aclosing(self._runs.follow(caller, asked, include_deltas=asked.include_deltas)) as events:
             async for event in events:
-                if not writer.execution_id:
-                    writer.execution_id = event.execution_id
+                if not run.execution_id:
+                    run.execution_id = event.execution_id
                     yield frames.begin(event)
-                if text := writer.take(event.event):
+                if text := run.take(event.event):
                     yield frames.reason(text)
                 elif isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
-        if calls := writer.list_calls():
-            yield frames.choose({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]})
-        if writer.content:
-            yield frames.choose({"content": writer.content})
-        unused = await self._runs.find_unused_changes(caller, asked, writer.execution_id)
-        yield frames.choose({}, writer.finish, reasond=writer.describe((*asked.warnings, *unused)))
-        if usage := frames.tell_usage(writer.usage):
+        if calls := run.list_calls():
+            yield frames.choose(
+                {"tool_calls": [{"index": place, **write_call(call)} for place, call in enumerate(calls)]}
+            )
+        if run.content:
+            yield frames.choose({"content": run.content})
+        unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
+        yield frames.choose({}, map_finish_reason(run.finish_reason), reasond=run.describe((*asked.warnings, *unused)))
+        if usage := frames.tell_usage(run.usage):
             yield usage
         yield DONE
 
@@ -131,13 +141,8 @@ class Completions:
         Raises:
             StrategyNotFoundError: there is no such model, or the caller may not use it.
         """
-        names = self._catalogue.list_for(caller)
-        if params.model:
-            self._catalogue.find(params.model)
-            if params.model not in names:
-                raise StrategyNotFoundError("The token does not permit this model")
-            return self._model_json(params.model)
-        return {"object": "list", "data": [self._model_json(name) for name in names]}
+        found = [self._model_json(name) for name in self._catalogue.list_for(caller, params.model)]
+        return found[0] if params.model else {"object": "list", "data": found}
 
     def _model_json(self, name: str) -> dict[str, Any]:
         model = self._service.kind.models.own

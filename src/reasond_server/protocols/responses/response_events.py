@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.http_api.json_mapping import describe_step
 from reasond_server.protocols.conversations import name_call
-from reasond_server.protocols.responses.response_json import ECHO, SEALED, begin_response, end_response, seal
+from reasond_server.protocols.responses.response_json import ECHO, SEALED, begin_response, end_response
+from reasond_server.protocols.sealed_reasoning import seal
 from reasond_server.types import NOTHING, Iteration, Result
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
 from reasond_server.types.values import value

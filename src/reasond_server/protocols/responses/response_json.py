@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
@@ -60,7 +58,6 @@ _STATUSES: Final = {
 
 SEALED: Final = "reasoning.encrypted_content"
 """What a client includes that keeps its conversations itself, and sends back nothing else of a reasoning."""
-_SEAL: Final = "reasond1."
 
 
 @value
@@ -99,19 +96,6 @@ def parse_item_id(item_id: str) -> tuple[ResponseRef, int] | None:
     """Return the response of an item, and its place in the output; None if it is no item of this server."""
     match = _ITEM_ID.match(item_id)
     return None if match is None else (parse_response_id(f"resp_{match['execution']}"), int(match["place"]))
-
-
-def seal(text: str) -> str:
-    """Return a reasoning as `encrypted_content`. Its summary says the same, so there is nothing to hide."""
-    return _SEAL + base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
-
-
-def unseal(sealed: object) -> str:
-    """Return the reasoning in an `encrypted_content`; empty for one of another server."""
-    with suppress(ValueError):
-        if isinstance(sealed, str) and sealed.startswith(_SEAL):
-            return base64.b64decode(sealed.removeprefix(_SEAL), altchars=b"-_", validate=True).decode()
-    return ""
 
 
 def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from reasond_server.protocols.openai_requests import (
     read_offer,
     require_question,
 )
-from reasond_server.protocols.responses.response_json import ECHO, SEALED, unseal
+from reasond_server.protocols.responses.response_json import ECHO, SEALED
+from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.protocols.wire_params import WireParams
 from reasond_server.types import ToolCall
 

@@ -19,14 +19,14 @@ from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
-from reasond_server.protocols.openai_requests import plan
+from reasond_server.protocols.openai_requests import plan, write_input
 from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.protocols.responses.echoes import read_echo, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
 from reasond_server.protocols.responses.response_params import read_items, read_wish
-from reasond_server.types import Heartbeat, Task
-from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
+from reasond_server.types import Heartbeat
+from reasond_server.types.turns import Reentered, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -187,13 +187,7 @@ class Responses:
             ReasondError: the request is refused.
         """
         wanted = await self._read(caller, params)
-        text = to_json(wanted.echo.get("tools", [])).decode() if wanted.echo.get("tools") else ""
-        source = wanted.asked.instead or wanted.asked.source
-        if not isinstance(source, TurnReentry):
-            query = source.query if isinstance(source, Task) else source.message
-            said = [each for message in source.history for each in message.list_texts()]
-            text = "\n".join((text, source.system, query, *said))
-        tokens = await asyncio.to_thread(self._counter.count_text, text)
+        tokens = await asyncio.to_thread(self._counter.count_text, write_input(wanted.asked))
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
     async def _find(self, caller: Principal, response_id: str) -> tuple[ResponseRef, ExecutionLog]:

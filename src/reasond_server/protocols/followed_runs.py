@@ -1,12 +1,12 @@
-"""What the events of an execution say in a chat: reasoning, the answer, or calls of the client's tools."""
+"""What the events of an execution say to a client: reasoning, the answer, or calls of the client's tools."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.json_mapping import describe_step
-from reasond_server.protocols.chat.completion_json import map_finish_reason
 from reasond_server.protocols.conversations import BETWEEN, name_call
 from reasond_server.turns.history import TURN
 from reasond_server.types import NOTHING, Iteration, Result, TextDelta
@@ -15,8 +15,10 @@ from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.types import FinishReason, ToolCall
 
-class CompletionWriter:
+
+class FollowedRun:
     """Takes the events of one execution in order.
 
     Attributes:
@@ -67,15 +69,15 @@ class CompletionWriter:
         return "" if self._end is None else self._end.answer
 
     @property
-    def finish(self) -> str:
-        """OpenAI's finish reason."""
-        return "tool_calls" if self._end is None else map_finish_reason(self._end.finish_reason)
+    def finish_reason(self) -> FinishReason | None:
+        """How the execution ended; None if it waits for results of calls."""
+        return None if self._end is None else self._end.finish_reason
 
-    def list_calls(self) -> list[dict[str, Any]]:
-        """Return the pending calls.
+    def list_calls(self) -> list[ToolCall]:
+        """Return the pending calls, with the ids by which their results find back.
 
         Raises:
-            InvalidRequestError: a client of OpenAI cannot settle one of them.
+            InvalidRequestError: a client of another product cannot settle one of them.
         """
         if self._handoff is None:
             return []
@@ -88,16 +90,12 @@ class CompletionWriter:
                 "out of [turns] needs_approval.",
             )
         return [
-            {
-                "id": name_call(self.execution_id, self._handoff.etag, one),
-                "type": "function",
-                "function": {"name": one.call.name, "arguments": one.call.arguments_json},
-            }
+            replace(one.call, call_id=name_call(self.execution_id, self._handoff.etag, one))
             for one in self._handoff.calls
         ]
 
     def describe(self, warnings: Sequence[str]) -> dict[str, Any]:
-        """Return what OpenAI has no place for."""
+        """Return what other products have no place for."""
         end = self._end
         strategy: dict[str, Any] = {"strategy": TURN}
         if isinstance(end, Result):

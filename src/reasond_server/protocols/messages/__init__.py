@@ -1,0 +1,1 @@
+"""Messages as Anthropic's clients send them."""
