@@ -16,7 +16,7 @@ the model read and wrote. The rules:
 `--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address
 of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal
 request again. So an interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no
-server. Writes results/prompts.json beside this file.
+server. Writes results/prompts.json beside this file, with 95 % intervals of the share of right answers.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from benchmarks.machine import circumstances
 from reasond_server.assembly.workshops import open_python_programs
 from reasond_server.context.answers import extract_answer
 from reasond_server.dialects.code_blocks import read_blocks
+from reasond_server.evaluation.report import compute_interval
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
 from reasond_server.llm.openai.model_factory import build_model
@@ -53,7 +54,7 @@ from reasond_server.testing import FunctionModel
 from reasond_server.types import FinishReason, Task, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy
@@ -294,6 +295,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", action="append", help="address of an OpenAI-compatible server, with /v1")
     parser.add_argument("--model", required=True)
+    parser.add_argument("--digest", default="", help="digest of the model's file, for the report")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--tasks", type=Path, default=PROBLEMS)
     parser.add_argument("--questions", type=int, default=None)
@@ -302,15 +304,25 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--only", action="append", default=[])
     options = parser.parse_args()
-    found = asyncio.run(measure(options))
-    if options.only:
-        return
-    report = {
-        "circumstances": circumstances(PACKAGES),
-        "model": options.model,
-        "samples": options.samples,
-        "figures": [asdict(each) for each in found],
-    }
+    keep_figures(asyncio.run(measure(options)), options)
+
+
+def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
+    """Write the results; those of other ways and tasks with the same model stay."""
+    about = {"model": options.model, "digest": options.digest, "samples": options.samples}
+    before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    is_same = all(before.get(name) == each for name, each in about.items())
+    rows = {(row["tasks"], row["way"]): row for row in (before.get("figures", []) if is_same else [])}
+    for each in found:
+        interval = compute_interval(each.right, each.questions)
+        told = {
+            "tasks": options.tasks.stem,
+            **asdict(each),
+            "low": round(interval.low, 3),
+            "high": round(interval.high, 3),
+        }
+        rows[options.tasks.stem, each.way] = told
+    report = {"circumstances": circumstances(PACKAGES), **about, "figures": [*rows.values()]}
     RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
