@@ -28,7 +28,7 @@ from reasond_server.http_api.exchange import (
 )
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
 from reasond_server.http_api.jsonrpc import parse_body
-from reasond_server.protocols.messages.message_errors import describe_message_error, describe_message_refusal
+from reasond_server.protocols.message_errors import describe_message_error, describe_message_refusal
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
 if TYPE_CHECKING:
