@@ -38,6 +38,11 @@ class Number(BaseModel):
     n: int
 
 
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
 def tell(client: str, **seen: Any) -> None:
     print(json.dumps({"client": client, **seen}), flush=True)  # noqa: T201 - the test reads it
 
@@ -100,7 +105,7 @@ def error_of(create: Any, **asked: Any) -> list[Any]:
 
 
 def run_langchain(base: str, token: str) -> None:
-    model = ChatAnthropic(model_name="reasond", base_url=base, api_key=token, max_retries=0)  # type: ignore[call-arg]
+    model = ChatAnthropic(model_name="reasond", base_url=base, api_key=token, max_retries=0)
     bound = model.bind_tools([ADD])
     asked: list[Any] = [HumanMessage(BY_TOOL)]
     answer = bound.invoke(asked)
@@ -111,13 +116,7 @@ def run_langchain(base: str, token: str) -> None:
 
 def run_pydantic_ai(base: str, token: str) -> None:
     provider = AnthropicProvider(api_key=token, base_url=base)
-    agent = Agent(AnthropicModel("reasond", provider=provider))
-
-    @agent.tool_plain
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
+    agent = Agent(AnthropicModel("reasond", provider=provider), tools=[add])
     done = agent.run_sync(BY_TOOL)
     tell("pydantic-ai", by_tool=done.output)
 

@@ -146,12 +146,13 @@ def write_input(asked: Asked) -> str:
     source = asked.instead or asked.source
     if isinstance(source, TurnReentry):
         return ""
-    is_task = isinstance(source, Task)
-    tools = (
-        () if is_task else [f"{tool.name} {tool.description} {tool.parameters_json}" for tool in source.client_tools]
-    )
+    if isinstance(source, Task):
+        texts, last = [], source.query
+    else:
+        texts = [f"{tool.name} {tool.description} {tool.parameters_json}" for tool in source.client_tools]
+        last = source.message
     said = [each for message in source.history for each in message.list_texts()]
-    return "\n".join((*tools, source.system, source.material, *said, source.query if is_task else source.message))
+    return "\n".join((*texts, source.system, source.material, *said, last))
 
 
 def require_question(dialogue: Dialogue, field: str) -> Question:
