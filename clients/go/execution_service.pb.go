@@ -11,6 +11,7 @@ package reasondv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -569,6 +570,362 @@ func (x *ListExecutionsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// Request of ListModelCalls.
+type ListModelCallsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The execution. Required.
+	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
+	// Most calls to return; 0 means 20, more than 100 means 100. A page of long texts has fewer.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// `next_page_token` of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListModelCallsRequest) Reset() {
+	*x = ListModelCallsRequest{}
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListModelCallsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListModelCallsRequest) ProtoMessage() {}
+
+func (x *ListModelCallsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListModelCallsRequest.ProtoReflect.Descriptor instead.
+func (*ListModelCallsRequest) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListModelCallsRequest) GetExecutionId() string {
+	if x != nil {
+		return x.ExecutionId
+	}
+	return ""
+}
+
+func (x *ListModelCallsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListModelCallsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// Response of ListModelCalls.
+type ListModelCallsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The calls that have ended, in the order in which they did.
+	Calls []*ModelCall `protobuf:"bytes,1,rep,name=calls,proto3" json:"calls,omitempty"`
+	// Token of the next page; empty on the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListModelCallsResponse) Reset() {
+	*x = ListModelCallsResponse{}
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListModelCallsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListModelCallsResponse) ProtoMessage() {}
+
+func (x *ListModelCallsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListModelCallsResponse.ProtoReflect.Descriptor instead.
+func (*ListModelCallsResponse) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListModelCallsResponse) GetCalls() []*ModelCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+func (x *ListModelCallsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A message of a prompt as the model was sent it.
+type PromptMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who speaks: system, user, assistant or tool.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Its text, with the calls of tools that it has.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// How many images it has.
+	Images        int32 `protobuf:"varint,3,opt,name=images,proto3" json:"images,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptMessage) Reset() {
+	*x = PromptMessage{}
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptMessage) ProtoMessage() {}
+
+func (x *PromptMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptMessage.ProtoReflect.Descriptor instead.
+func (*PromptMessage) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PromptMessage) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *PromptMessage) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *PromptMessage) GetImages() int32 {
+	if x != nil {
+		return x.Images
+	}
+	return 0
+}
+
+// A call of a model: what it was sent, and what came back.
+type ModelCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its place among the calls of the execution, from 1.
+	Number int32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// When it ended.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// How long it took.
+	Elapsed *durationpb.Duration `protobuf:"bytes,3,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
+	// The model.
+	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
+	// What tells it from equal calls, such as the number of a sample; may be empty.
+	Label string `protobuf:"bytes,5,opt,name=label,proto3" json:"label,omitempty"`
+	// The prompt.
+	Prompt []*PromptMessage `protobuf:"bytes,6,rep,name=prompt,proto3" json:"prompt,omitempty"`
+	// Names of the tools on offer.
+	Tools []string `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Most tokens that it might write.
+	MaxTokens int32 `protobuf:"varint,8,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
+	// The temperature of sampling.
+	Temperature float64 `protobuf:"fixed64,9,opt,name=temperature,proto3" json:"temperature,omitempty"`
+	// The text that it wrote.
+	Text string `protobuf:"bytes,10,opt,name=text,proto3" json:"text,omitempty"`
+	// Its hidden reasoning, where the provider shows it.
+	Thinking string `protobuf:"bytes,11,opt,name=thinking,proto3" json:"thinking,omitempty"`
+	// The tools that it called, with their arguments.
+	ToolCalls []string `protobuf:"bytes,12,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// What it is charged with.
+	Usage *Usage `protobuf:"bytes,13,opt,name=usage,proto3" json:"usage,omitempty"`
+	// How it ended: `stop`, `length`, `tool_calls` or `content_filter` as the model says, `closed` if the work left it, or
+	// the reason of an error.
+	Outcome string `protobuf:"bytes,14,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// How many characters of these texts are not kept, because they are more than a call or an execution may keep.
+	LeftOutCharacters int64 `protobuf:"varint,15,opt,name=left_out_characters,json=leftOutCharacters,proto3" json:"left_out_characters,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ModelCall) Reset() {
+	*x = ModelCall{}
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModelCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModelCall) ProtoMessage() {}
+
+func (x *ModelCall) ProtoReflect() protoreflect.Message {
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModelCall.ProtoReflect.Descriptor instead.
+func (*ModelCall) Descriptor() ([]byte, []int) {
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ModelCall) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ModelCall) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *ModelCall) GetElapsed() *durationpb.Duration {
+	if x != nil {
+		return x.Elapsed
+	}
+	return nil
+}
+
+func (x *ModelCall) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ModelCall) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *ModelCall) GetPrompt() []*PromptMessage {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+func (x *ModelCall) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *ModelCall) GetMaxTokens() int32 {
+	if x != nil {
+		return x.MaxTokens
+	}
+	return 0
+}
+
+func (x *ModelCall) GetTemperature() float64 {
+	if x != nil {
+		return x.Temperature
+	}
+	return 0
+}
+
+func (x *ModelCall) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *ModelCall) GetThinking() string {
+	if x != nil {
+		return x.Thinking
+	}
+	return ""
+}
+
+func (x *ModelCall) GetToolCalls() []string {
+	if x != nil {
+		return x.ToolCalls
+	}
+	return nil
+}
+
+func (x *ModelCall) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *ModelCall) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *ModelCall) GetLeftOutCharacters() int64 {
+	if x != nil {
+		return x.LeftOutCharacters
+	}
+	return 0
+}
+
 // Request of DeleteExecution.
 type DeleteExecutionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -580,7 +937,7 @@ type DeleteExecutionRequest struct {
 
 func (x *DeleteExecutionRequest) Reset() {
 	*x = DeleteExecutionRequest{}
-	mi := &file_reasond_v1_execution_service_proto_msgTypes[8]
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +949,7 @@ func (x *DeleteExecutionRequest) String() string {
 func (*DeleteExecutionRequest) ProtoMessage() {}
 
 func (x *DeleteExecutionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_execution_service_proto_msgTypes[8]
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +962,7 @@ func (x *DeleteExecutionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExecutionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteExecutionRequest) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{8}
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteExecutionRequest) GetExecutionId() string {
@@ -624,7 +981,7 @@ type DeleteExecutionResponse struct {
 
 func (x *DeleteExecutionResponse) Reset() {
 	*x = DeleteExecutionResponse{}
-	mi := &file_reasond_v1_execution_service_proto_msgTypes[9]
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +993,7 @@ func (x *DeleteExecutionResponse) String() string {
 func (*DeleteExecutionResponse) ProtoMessage() {}
 
 func (x *DeleteExecutionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reasond_v1_execution_service_proto_msgTypes[9]
+	mi := &file_reasond_v1_execution_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +1006,7 @@ func (x *DeleteExecutionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExecutionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteExecutionResponse) Descriptor() ([]byte, []int) {
-	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{9}
+	return file_reasond_v1_execution_service_proto_rawDescGZIP(), []int{13}
 }
 
 var File_reasond_v1_execution_service_proto protoreflect.FileDescriptor
@@ -657,7 +1014,7 @@ var File_reasond_v1_execution_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\n" +
 	"\"reasond/v1/execution_service.proto\x12\n" +
-	"reasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"n\n" +
+	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"n\n" +
 	"\x13GetExecutionRequest\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x124\n" +
 	"\n" +
@@ -693,15 +1050,48 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\n" +
 	"executions\x18\x01 \x03(\v2\x15.reasond.v1.ExecutionR\n" +
 	"executions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\";\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"v\n" +
+	"\x15ListModelCallsRequest\x12!\n" +
+	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"m\n" +
+	"\x16ListModelCallsResponse\x12+\n" +
+	"\x05calls\x18\x01 \x03(\v2\x15.reasond.v1.ModelCallR\x05calls\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"O\n" +
+	"\rPromptMessage\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
+	"\x06images\x18\x03 \x01(\x05R\x06images\"\x8d\x04\n" +
+	"\tModelCall\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\x12;\n" +
+	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x123\n" +
+	"\aelapsed\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x12\x14\n" +
+	"\x05model\x18\x04 \x01(\tR\x05model\x12\x14\n" +
+	"\x05label\x18\x05 \x01(\tR\x05label\x121\n" +
+	"\x06prompt\x18\x06 \x03(\v2\x19.reasond.v1.PromptMessageR\x06prompt\x12\x14\n" +
+	"\x05tools\x18\a \x03(\tR\x05tools\x12\x1d\n" +
+	"\n" +
+	"max_tokens\x18\b \x01(\x05R\tmaxTokens\x12 \n" +
+	"\vtemperature\x18\t \x01(\x01R\vtemperature\x12\x12\n" +
+	"\x04text\x18\n" +
+	" \x01(\tR\x04text\x12\x1a\n" +
+	"\bthinking\x18\v \x01(\tR\bthinking\x12\x1d\n" +
+	"\n" +
+	"tool_calls\x18\f \x03(\tR\ttoolCalls\x12'\n" +
+	"\x05usage\x18\r \x01(\v2\x11.reasond.v1.UsageR\x05usage\x12\x18\n" +
+	"\aoutcome\x18\x0e \x01(\tR\aoutcome\x12.\n" +
+	"\x13left_out_characters\x18\x0f \x01(\x03R\x11leftOutCharacters\";\n" +
 	"\x16DeleteExecutionRequest\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"\x19\n" +
-	"\x17DeleteExecutionResponse2\xd4\x03\n" +
+	"\x17DeleteExecutionResponse2\xad\x04\n" +
 	"\x10ExecutionService\x12Q\n" +
 	"\fGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\x12\\\n" +
 	"\x0fFollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse0\x01\x12Z\n" +
 	"\x0fCancelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\x12W\n" +
-	"\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\x12Z\n" +
+	"\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\x12W\n" +
+	"\x0eListModelCalls\x12!.reasond.v1.ListModelCallsRequest\x1a\".reasond.v1.ListModelCallsResponse\x12Z\n" +
 	"\x0fDeleteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponseB9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
@@ -719,7 +1109,7 @@ func file_reasond_v1_execution_service_proto_rawDescGZIP() []byte {
 	return file_reasond_v1_execution_service_proto_rawDescData
 }
 
-var file_reasond_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_reasond_v1_execution_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_reasond_v1_execution_service_proto_goTypes = []any{
 	(*GetExecutionRequest)(nil),      // 0: reasond.v1.GetExecutionRequest
 	(*GetExecutionResponse)(nil),     // 1: reasond.v1.GetExecutionResponse
@@ -729,48 +1119,61 @@ var file_reasond_v1_execution_service_proto_goTypes = []any{
 	(*CancelExecutionResponse)(nil),  // 5: reasond.v1.CancelExecutionResponse
 	(*ListExecutionsRequest)(nil),    // 6: reasond.v1.ListExecutionsRequest
 	(*ListExecutionsResponse)(nil),   // 7: reasond.v1.ListExecutionsResponse
-	(*DeleteExecutionRequest)(nil),   // 8: reasond.v1.DeleteExecutionRequest
-	(*DeleteExecutionResponse)(nil),  // 9: reasond.v1.DeleteExecutionResponse
-	(TraceView)(0),                   // 10: reasond.v1.TraceView
-	(*Execution)(nil),                // 11: reasond.v1.Execution
-	(*Reasoning)(nil),                // 12: reasond.v1.Reasoning
-	(*ReasoningTask)(nil),            // 13: reasond.v1.ReasoningTask
-	(*ReasonIterationsResponse)(nil), // 14: reasond.v1.ReasonIterationsResponse
-	(*ExecuteTurnResponse)(nil),      // 15: reasond.v1.ExecuteTurnResponse
-	(*RepairStepsResponse)(nil),      // 16: reasond.v1.RepairStepsResponse
-	(FinishReason)(0),                // 17: reasond.v1.FinishReason
-	(ExecutionState)(0),              // 18: reasond.v1.ExecutionState
-	(*timestamppb.Timestamp)(nil),    // 19: google.protobuf.Timestamp
+	(*ListModelCallsRequest)(nil),    // 8: reasond.v1.ListModelCallsRequest
+	(*ListModelCallsResponse)(nil),   // 9: reasond.v1.ListModelCallsResponse
+	(*PromptMessage)(nil),            // 10: reasond.v1.PromptMessage
+	(*ModelCall)(nil),                // 11: reasond.v1.ModelCall
+	(*DeleteExecutionRequest)(nil),   // 12: reasond.v1.DeleteExecutionRequest
+	(*DeleteExecutionResponse)(nil),  // 13: reasond.v1.DeleteExecutionResponse
+	(TraceView)(0),                   // 14: reasond.v1.TraceView
+	(*Execution)(nil),                // 15: reasond.v1.Execution
+	(*Reasoning)(nil),                // 16: reasond.v1.Reasoning
+	(*ReasoningTask)(nil),            // 17: reasond.v1.ReasoningTask
+	(*ReasonIterationsResponse)(nil), // 18: reasond.v1.ReasonIterationsResponse
+	(*ExecuteTurnResponse)(nil),      // 19: reasond.v1.ExecuteTurnResponse
+	(*RepairStepsResponse)(nil),      // 20: reasond.v1.RepairStepsResponse
+	(FinishReason)(0),                // 21: reasond.v1.FinishReason
+	(ExecutionState)(0),              // 22: reasond.v1.ExecutionState
+	(*timestamppb.Timestamp)(nil),    // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 24: google.protobuf.Duration
+	(*Usage)(nil),                    // 25: reasond.v1.Usage
 }
 var file_reasond_v1_execution_service_proto_depIdxs = []int32{
-	10, // 0: reasond.v1.GetExecutionRequest.trace_view:type_name -> reasond.v1.TraceView
-	11, // 1: reasond.v1.GetExecutionResponse.execution:type_name -> reasond.v1.Execution
-	12, // 2: reasond.v1.GetExecutionResponse.reasoning:type_name -> reasond.v1.Reasoning
-	13, // 3: reasond.v1.GetExecutionResponse.task:type_name -> reasond.v1.ReasoningTask
-	14, // 4: reasond.v1.FollowExecutionResponse.reasoning:type_name -> reasond.v1.ReasonIterationsResponse
-	15, // 5: reasond.v1.FollowExecutionResponse.turn:type_name -> reasond.v1.ExecuteTurnResponse
-	16, // 6: reasond.v1.FollowExecutionResponse.repair:type_name -> reasond.v1.RepairStepsResponse
-	11, // 7: reasond.v1.CancelExecutionResponse.execution:type_name -> reasond.v1.Execution
-	17, // 8: reasond.v1.ListExecutionsRequest.finish_reason:type_name -> reasond.v1.FinishReason
-	18, // 9: reasond.v1.ListExecutionsRequest.state:type_name -> reasond.v1.ExecutionState
-	19, // 10: reasond.v1.ListExecutionsRequest.create_time_after:type_name -> google.protobuf.Timestamp
-	19, // 11: reasond.v1.ListExecutionsRequest.create_time_before:type_name -> google.protobuf.Timestamp
-	11, // 12: reasond.v1.ListExecutionsResponse.executions:type_name -> reasond.v1.Execution
-	0,  // 13: reasond.v1.ExecutionService.GetExecution:input_type -> reasond.v1.GetExecutionRequest
-	2,  // 14: reasond.v1.ExecutionService.FollowExecution:input_type -> reasond.v1.FollowExecutionRequest
-	4,  // 15: reasond.v1.ExecutionService.CancelExecution:input_type -> reasond.v1.CancelExecutionRequest
-	6,  // 16: reasond.v1.ExecutionService.ListExecutions:input_type -> reasond.v1.ListExecutionsRequest
-	8,  // 17: reasond.v1.ExecutionService.DeleteExecution:input_type -> reasond.v1.DeleteExecutionRequest
-	1,  // 18: reasond.v1.ExecutionService.GetExecution:output_type -> reasond.v1.GetExecutionResponse
-	3,  // 19: reasond.v1.ExecutionService.FollowExecution:output_type -> reasond.v1.FollowExecutionResponse
-	5,  // 20: reasond.v1.ExecutionService.CancelExecution:output_type -> reasond.v1.CancelExecutionResponse
-	7,  // 21: reasond.v1.ExecutionService.ListExecutions:output_type -> reasond.v1.ListExecutionsResponse
-	9,  // 22: reasond.v1.ExecutionService.DeleteExecution:output_type -> reasond.v1.DeleteExecutionResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	14, // 0: reasond.v1.GetExecutionRequest.trace_view:type_name -> reasond.v1.TraceView
+	15, // 1: reasond.v1.GetExecutionResponse.execution:type_name -> reasond.v1.Execution
+	16, // 2: reasond.v1.GetExecutionResponse.reasoning:type_name -> reasond.v1.Reasoning
+	17, // 3: reasond.v1.GetExecutionResponse.task:type_name -> reasond.v1.ReasoningTask
+	18, // 4: reasond.v1.FollowExecutionResponse.reasoning:type_name -> reasond.v1.ReasonIterationsResponse
+	19, // 5: reasond.v1.FollowExecutionResponse.turn:type_name -> reasond.v1.ExecuteTurnResponse
+	20, // 6: reasond.v1.FollowExecutionResponse.repair:type_name -> reasond.v1.RepairStepsResponse
+	15, // 7: reasond.v1.CancelExecutionResponse.execution:type_name -> reasond.v1.Execution
+	21, // 8: reasond.v1.ListExecutionsRequest.finish_reason:type_name -> reasond.v1.FinishReason
+	22, // 9: reasond.v1.ListExecutionsRequest.state:type_name -> reasond.v1.ExecutionState
+	23, // 10: reasond.v1.ListExecutionsRequest.create_time_after:type_name -> google.protobuf.Timestamp
+	23, // 11: reasond.v1.ListExecutionsRequest.create_time_before:type_name -> google.protobuf.Timestamp
+	15, // 12: reasond.v1.ListExecutionsResponse.executions:type_name -> reasond.v1.Execution
+	11, // 13: reasond.v1.ListModelCallsResponse.calls:type_name -> reasond.v1.ModelCall
+	23, // 14: reasond.v1.ModelCall.create_time:type_name -> google.protobuf.Timestamp
+	24, // 15: reasond.v1.ModelCall.elapsed:type_name -> google.protobuf.Duration
+	10, // 16: reasond.v1.ModelCall.prompt:type_name -> reasond.v1.PromptMessage
+	25, // 17: reasond.v1.ModelCall.usage:type_name -> reasond.v1.Usage
+	0,  // 18: reasond.v1.ExecutionService.GetExecution:input_type -> reasond.v1.GetExecutionRequest
+	2,  // 19: reasond.v1.ExecutionService.FollowExecution:input_type -> reasond.v1.FollowExecutionRequest
+	4,  // 20: reasond.v1.ExecutionService.CancelExecution:input_type -> reasond.v1.CancelExecutionRequest
+	6,  // 21: reasond.v1.ExecutionService.ListExecutions:input_type -> reasond.v1.ListExecutionsRequest
+	8,  // 22: reasond.v1.ExecutionService.ListModelCalls:input_type -> reasond.v1.ListModelCallsRequest
+	12, // 23: reasond.v1.ExecutionService.DeleteExecution:input_type -> reasond.v1.DeleteExecutionRequest
+	1,  // 24: reasond.v1.ExecutionService.GetExecution:output_type -> reasond.v1.GetExecutionResponse
+	3,  // 25: reasond.v1.ExecutionService.FollowExecution:output_type -> reasond.v1.FollowExecutionResponse
+	5,  // 26: reasond.v1.ExecutionService.CancelExecution:output_type -> reasond.v1.CancelExecutionResponse
+	7,  // 27: reasond.v1.ExecutionService.ListExecutions:output_type -> reasond.v1.ListExecutionsResponse
+	9,  // 28: reasond.v1.ExecutionService.ListModelCalls:output_type -> reasond.v1.ListModelCallsResponse
+	13, // 29: reasond.v1.ExecutionService.DeleteExecution:output_type -> reasond.v1.DeleteExecutionResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_execution_service_proto_init() }
@@ -793,7 +1196,7 @@ func file_reasond_v1_execution_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_execution_service_proto_rawDesc), len(file_reasond_v1_execution_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

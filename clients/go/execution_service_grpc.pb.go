@@ -25,6 +25,7 @@ const (
 	ExecutionService_FollowExecution_FullMethodName = "/reasond.v1.ExecutionService/FollowExecution"
 	ExecutionService_CancelExecution_FullMethodName = "/reasond.v1.ExecutionService/CancelExecution"
 	ExecutionService_ListExecutions_FullMethodName  = "/reasond.v1.ExecutionService/ListExecutions"
+	ExecutionService_ListModelCalls_FullMethodName  = "/reasond.v1.ExecutionService/ListModelCalls"
 	ExecutionService_DeleteExecution_FullMethodName = "/reasond.v1.ExecutionService/DeleteExecution"
 )
 
@@ -44,6 +45,9 @@ type ExecutionServiceClient interface {
 	CancelExecution(ctx context.Context, in *CancelExecutionRequest, opts ...grpc.CallOption) (*CancelExecutionResponse, error)
 	// Lists the caller's executions of tasks and repairs, newest first.
 	ListExecutions(ctx context.Context, in *ListExecutionsRequest, opts ...grpc.CallOption) (*ListExecutionsResponse, error)
+	// Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+	// only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+	ListModelCalls(ctx context.Context, in *ListModelCallsRequest, opts ...grpc.CallOption) (*ListModelCallsResponse, error)
 	// Forgets an execution and its content. A running one is cancelled first.
 	DeleteExecution(ctx context.Context, in *DeleteExecutionRequest, opts ...grpc.CallOption) (*DeleteExecutionResponse, error)
 }
@@ -105,6 +109,16 @@ func (c *executionServiceClient) ListExecutions(ctx context.Context, in *ListExe
 	return out, nil
 }
 
+func (c *executionServiceClient) ListModelCalls(ctx context.Context, in *ListModelCallsRequest, opts ...grpc.CallOption) (*ListModelCallsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListModelCallsResponse)
+	err := c.cc.Invoke(ctx, ExecutionService_ListModelCalls_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *executionServiceClient) DeleteExecution(ctx context.Context, in *DeleteExecutionRequest, opts ...grpc.CallOption) (*DeleteExecutionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DeleteExecutionResponse)
@@ -131,6 +145,9 @@ type ExecutionServiceServer interface {
 	CancelExecution(context.Context, *CancelExecutionRequest) (*CancelExecutionResponse, error)
 	// Lists the caller's executions of tasks and repairs, newest first.
 	ListExecutions(context.Context, *ListExecutionsRequest) (*ListExecutionsResponse, error)
+	// Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+	// only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+	ListModelCalls(context.Context, *ListModelCallsRequest) (*ListModelCallsResponse, error)
 	// Forgets an execution and its content. A running one is cancelled first.
 	DeleteExecution(context.Context, *DeleteExecutionRequest) (*DeleteExecutionResponse, error)
 	mustEmbedUnimplementedExecutionServiceServer()
@@ -154,6 +171,9 @@ func (UnimplementedExecutionServiceServer) CancelExecution(context.Context, *Can
 }
 func (UnimplementedExecutionServiceServer) ListExecutions(context.Context, *ListExecutionsRequest) (*ListExecutionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListExecutions not implemented")
+}
+func (UnimplementedExecutionServiceServer) ListModelCalls(context.Context, *ListModelCallsRequest) (*ListModelCallsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListModelCalls not implemented")
 }
 func (UnimplementedExecutionServiceServer) DeleteExecution(context.Context, *DeleteExecutionRequest) (*DeleteExecutionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteExecution not implemented")
@@ -244,6 +264,24 @@ func _ExecutionService_ListExecutions_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ExecutionService_ListModelCalls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListModelCallsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ExecutionServiceServer).ListModelCalls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ExecutionService_ListModelCalls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ExecutionServiceServer).ListModelCalls(ctx, req.(*ListModelCallsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ExecutionService_DeleteExecution_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DeleteExecutionRequest)
 	if err := dec(in); err != nil {
@@ -280,6 +318,10 @@ var ExecutionService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListExecutions",
 			Handler:    _ExecutionService_ListExecutions_Handler,
+		},
+		{
+			MethodName: "ListModelCalls",
+			Handler:    _ExecutionService_ListModelCalls_Handler,
 		},
 		{
 			MethodName: "DeleteExecution",

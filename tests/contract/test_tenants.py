@@ -73,6 +73,7 @@ CALLS: Mapping[str, Any] = {
     "ReasonIterations": {"resume": {"execution_id": "{execution_id}"}},
     "GetExecution": {"execution_id": "{execution_id}"},
     "FollowExecution": {"execution_id": "{execution_id}"},
+    "ListModelCalls": {"execution_id": "{execution_id}"},
     "CancelExecution": {"execution_id": "{execution_id}"},
     "DeleteExecution": {"execution_id": "{execution_id}"},
     "ExecuteTurn": {"attach": {"execution_id": "{turn_id}"}},
@@ -102,6 +103,7 @@ EXECUTING = {"query": "What is 6 times 7?", "agent": "{agent_id}"}
 METHOD_CALLS: Mapping[str, Any] = {
     "executions.follow": {"execution_id": "{execution_id}"},
     "executions.get": {"execution_id": "{execution_id}"},
+    "executions.list_calls": {"execution_id": "{execution_id}"},
     "executions.cancel": {"execution_id": "{execution_id}"},
     "executions.delete": {"execution_id": "{execution_id}"},
     "turns.attach": {"turn_id": "{turn_id}"},
@@ -283,6 +285,7 @@ def test_every_field_that_names_a_stored_object_is_tested() -> None:
         "FollowExecution": {"execution_id"},
         "CancelExecution": {"execution_id"},
         "ListExecutions": {"page_token"},
+        "ListModelCalls": {"execution_id", "page_token"},
         "DeleteExecution": {"execution_id"},
         "ExecuteTurn": {"start.session_id", "reentry.turn_id", "attach.execution_id"},
         "RunTurn": {"start.session_id", "reentry.turn_id"},

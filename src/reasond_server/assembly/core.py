@@ -167,6 +167,7 @@ def _build_limits(settings: Settings) -> RunnerLimits:
         lease_s=store.lease_s,
         reattach_s=store.reattach_s,
         records_content=store.record_content,
+        records_prompts=store.record_prompts,
     )
 
 

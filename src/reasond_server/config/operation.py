@@ -61,6 +61,12 @@ class StoreSettings(Section):
         description="Whether questions, materials, steps and answers are stored; false: only what is no content, so "
         "that a run can be resumed while it lives, but neither read afterwards nor recovered.",
     )
+    record_prompts: bool = Field(
+        default=False,
+        description="Whether the prompts and replies of model calls are stored with an execution, as long as it is "
+        "kept: up to 65,536 characters of a call and 1,048,576 of an execution. Never without record_content. On in "
+        "the demo.",
+    )
     lease_s: float = Field(
         default=15.0,
         ge=1,

@@ -158,6 +158,7 @@ class RunLog:
         fence: the fencing token of its lease.
         last_sequence: the sequence of the last event, committed or not.
         keeps_records: whether the records are kept when the run is cancelled.
+        keeps_calls: whether they are kept however it ends, because they have the model calls.
         keeps_plan: whether the plan is kept when the run has ended.
         session_end: what its last event leaves in the session; to be set before that event, None if it leaves nothing.
     """
@@ -180,7 +181,7 @@ class RunLog:
         self.on_change: Callable[[], None] = lambda: None
         self.is_open = True
         self.creation: Creation | None = None
-        self.keeps_plan = self.keeps_records = False
+        self.keeps_plan = self.keeps_records = self.keeps_calls = False
         self.session_end: SessionEnd | None = None
         self._submit = submit
         self._version = version
@@ -320,7 +321,8 @@ class RunLog:
                 version=self._version,
                 fence=self.fence,
                 size=sum([each.stored_size for each in pending]),
-                keeps_records=self.keeps_records and self._execution.state is ExecutionState.CANCELLED,
+                keeps_records=self.keeps_calls
+                or (self.keeps_records and self._execution.state is ExecutionState.CANCELLED),
                 keeps_plan=self.keeps_plan,
                 creation=self.creation,
                 session_end=self.session_end,

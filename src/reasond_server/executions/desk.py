@@ -16,6 +16,7 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.contract import build_not_found_error
 from reasond_server.eventlog.store import ExecutionFilter
+from reasond_server.runs.call_records import read_calls
 from reasond_server.telemetry.scope import note_execution
 from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
+    from reasond_server.types.model_calls import ModelCall
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
 _LONGEST_TEXT = 200
+_PAGE_OF_CALLS = 20
+_CHARACTERS_OF_PAGE = 262_144
 _MOST_LOOKED_AT = 1_000
 
 
@@ -60,6 +64,14 @@ class ExecutionPage:
     """One page of executions, newest first; the token is empty on the last page."""
 
     executions: Sequence[Execution]
+    next_page_token: str
+
+
+@value
+class CallPage:
+    """One page of model calls, oldest first; the token is empty on the last page."""
+
+    calls: Sequence[ModelCall]
     next_page_token: str
 
 
@@ -179,9 +191,7 @@ class ExecutionDesk:
             InvalidRequestError: `page_size` is negative, `page_token` is not from the page before, no time is
                 between the two, or `text` is too long.
         """
-        if page_size < 0:
-            text = f"must be at least 0, got {page_size}"
-            raise InvalidRequestError.of(Violation(field="page_size", description=text))
+        _require_page_size(page_size)
         if create_time_after and create_time_before and create_time_after >= create_time_before:
             text = f"must be later than create_time_after, {create_time_after.isoformat()}"
             raise InvalidRequestError.of(Violation(field="create_time_before", description=text))
@@ -224,6 +234,29 @@ class ExecutionDesk:
             if len(rows) <= chunk:
                 return found, None
             before = rows[chunk - 1].create_time.timestamp(), rows[chunk - 1].execution_id
+
+    async def list_calls(
+        self, caller: Principal, execution_id: str, *, page_size: int = 0, page_token: str = ""
+    ) -> CallPage:
+        """Return a page of the model calls of an execution, oldest first, if they are kept.
+
+        A page ends early once its texts have 262,144 characters. Raises as `resume`, and InvalidRequestError: a page
+        size or token is not valid.
+        """
+        _require_page_size(page_size)
+        await self._find(caller, execution_id, is_used=True)
+        filters = [f"calls of {execution_id}"]
+        last = read_page_token(page_token, filters)[1] if page_token else ""
+        kept = await self.store.read_checkpoint(caller.tenant, execution_id)
+        page: list[ModelCall] = []
+        room, token = _CHARACTERS_OF_PAGE, ""
+        for call in read_calls(kept.records, after=int(last) if last.isdecimal() else 0):
+            if room <= 0 or len(page) == min(page_size or _PAGE_OF_CALLS, _LARGEST_PAGE):
+                token = write_page_token(page[-1].create_time, str(page[-1].number), filters)
+                break
+            page.append(call)
+            room -= call.characters
+        return CallPage(calls=page, next_page_token=token)
 
     async def delete(self, caller: Principal, execution_id: str) -> None:
         """Stop the execution if it runs, and delete it. Raises as `resume`."""
@@ -312,6 +345,12 @@ def _require_place(execution: Execution, after_sequence: int, *, field: str) -> 
     if not 0 <= after_sequence <= execution.last_sequence:
         text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
         raise InvalidRequestError.of(Violation(field=field, description=text))
+
+
+def _require_page_size(page_size: int) -> None:
+    if page_size < 0:
+        text = f"must be at least 0, got {page_size}"
+        raise InvalidRequestError.of(Violation(field="page_size", description=text))
 
 
 def link_rpc_to(run: Run | None) -> None:

@@ -117,6 +117,19 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
             next_page_token=page.next_page_token,
         )
 
+    async def ListModelCalls(self, request: pb.ListModelCallsRequest, context: Context) -> pb.ListModelCallsResponse:
+        """List the model calls of an execution of any kind, oldest first."""
+        del context
+        page = await self._observed.list_calls(
+            get_current_principal(),
+            require_id(request.execution_id, field="execution_id"),
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return pb.ListModelCallsResponse(
+            calls=[fill(pb.ModelCall(), each) for each in page.calls], next_page_token=page.next_page_token
+        )
+
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
         """Forget an execution."""
         del context

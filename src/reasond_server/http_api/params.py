@@ -246,6 +246,13 @@ class ListExecutionsParams(Params):
     page_token: str = ""
 
 
+class ListCallsParams(ExecutionParams):
+    """Parameters of `executions.list_calls`, as ListModelCallsRequest."""
+
+    page_size: Whole = 0
+    page_token: str = ""
+
+
 class GetCardParams(Params):
     """Parameters of `agent.get_card`; without an id, the card of this server is meant."""
 

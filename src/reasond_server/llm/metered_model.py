@@ -67,9 +67,10 @@ class CallWatch:
         if isinstance(error, Exception):
             self._outcome = error.reason if isinstance(error, ReasondError) else ReasondError.reason
 
-    def report_end(self) -> None:
-        """Report that the call is over."""
+    def report_end(self) -> str:
+        """Report that the call is over; return how it ended."""
         self._observer.model_call_ended(self._model, self._outcome, self._monotonic() - self._started_s)
+        return self._outcome
 
 
 class TokenReservation(Protocol):
@@ -112,6 +113,20 @@ class CutCall:
     is_closed: bool = False
 
 
+@value
+class EndedCall:
+    """A call that was made: what the model was sent, what came back, and how it ended, as `ModelCall` tells."""
+
+    request: ChatRequest
+    model: str
+    text: str
+    thinking: str
+    tool_calls: Sequence[str]
+    usage: Usage
+    elapsed_s: float
+    outcome: str
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _MeteredCall:
     """The state of a call before it ends; calls are compared by identity.
@@ -132,6 +147,7 @@ class _MeteredCall:
     thoughts: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     began_s: float = 0.0
+    outcome: str = _CLOSED
     cut_by: type[BaseException] | None = None
     extra_tokens: int | None = None
     counted_tokens: int = 0
@@ -165,6 +181,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         spending: returns for the name of a model what is called with the usage that each call of it is charged with.
         observer: receives the first content and the end of each call.
         monotonic: a clock that never goes back, in seconds.
+        on_call: called with each call that was made, once it is charged.
 
     Attributes:
         is_clamped: whether the budget reduced the `max_tokens` of a call.
@@ -185,8 +202,10 @@ class MeteredModel(WrappedModel[ChatModel]):
         spending: Callable[[str], Callable[[Usage], None]] = lambda _: _forget,
         observer: ModelObserver = UNOBSERVED,
         monotonic: Callable[[], float] = time.monotonic,
+        on_call: Callable[[EndedCall], None] | None = None,
     ) -> None:
         super().__init__(model=model)
+        self._on_call = on_call
         self._observer = observer
         self._monotonic = monotonic
         self._wait_for_lease = wait_for_lease
@@ -332,7 +351,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 try:
                     await events.aclose()
                 finally:
-                    watch.report_end()
+                    call.outcome = watch.report_end()
         except UNSPENT:
             call.spent = None if call.pieces or call.calls else NOTHING
             raise
@@ -368,12 +387,26 @@ class MeteredModel(WrappedModel[ChatModel]):
         told = min(charged.total_tokens, call.lost_tokens) if call.lost_tokens else 0
         self.lost_tokens -= told
         self._on_spent(charged)
+        if self._on_call is not None and call.has_begun:
+            self._on_call(self._describe(call, charged))
         try:
             if call.reservation is not None and self._account is not None:
                 await self._account.settle(call.reservation, used=max(charged.total_tokens, call.lost_tokens))
         finally:
             # Set last, without an `await` after it: another call of the run may end while this one is settled.
             self._last = (charged, call.lost_before + call.lost_tokens - told)
+
+    def _describe(self, call: _MeteredCall, charged: Usage) -> EndedCall:
+        return EndedCall(
+            request=replace(call.request, max_tokens=call.max_tokens),
+            model=self._model.name,
+            text="".join(call.said),
+            thinking="".join(call.thoughts),
+            tool_calls=tuple(call.calls),
+            usage=charged,
+            elapsed_s=self._monotonic() - call.began_s,
+            outcome=ModelFinish.LENGTH if call.is_cut else call.outcome,
+        )
 
     def _keep_cut(self, call: _MeteredCall, charged: Usage) -> None:
         """Keep what came of a call that was cut, if that is any text."""

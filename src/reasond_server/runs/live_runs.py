@@ -31,6 +31,7 @@ class RunnerLimits:
             that were taken over without `keep_running`, and for runs without records whose caller may ask again.
         unwinding_s: how many seconds work may take to clean up once it is stopped.
         records_content: whether texts are stored.
+        records_prompts: whether the prompts and replies of model calls are stored as well.
     """
 
     max_concurrent: int
@@ -42,6 +43,12 @@ class RunnerLimits:
     reattach_s: float = 30.0
     unwinding_s: float = 2.0
     records_content: bool = True
+    records_prompts: bool = False
+
+    @property
+    def records_calls(self) -> bool:
+        """Whether model calls are stored: their texts are content."""
+        return self.records_prompts and self.records_content
 
     def find_retention(self, tenant: str) -> timedelta:
         """Return how long ended executions of `tenant` are kept."""

@@ -18,6 +18,7 @@ from reasond_server.eventlog.redaction import redact
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.metered_model import MeteredModel, TokenAccount
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
+from reasond_server.runs.call_records import CallRecorder
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import (
     Plan,
@@ -376,6 +377,11 @@ class RunFactory:
         # No other process resumes a run that is not recoverable, so it needs no tenure.
         tenure = self.new_tenure() if is_recoverable else None
         wait_for_lease = None if tenure is None else tenure.wait_for_lease
+
+        def write(record: Record) -> None:
+            # The usage is read at each write, because it is not known before the accounts exist.
+            log.record(record, usage=accounts.usage)
+
         model = MeteredModel(
             model=self._model_of(work),
             budget=request.budget,
@@ -386,13 +392,11 @@ class RunFactory:
             wait_for_lease=wait_for_lease,
             observer=self.observer,
             monotonic=monotonic,
+            on_call=CallRecorder(records=records, write=write, now=self.clock.now).note if log.keeps_calls else None,
         )
         journal = None
         if is_recoverable:
-            # The usage is read at each write, because it is not known before the journal exists.
-            journal = RunJournal(
-                records=records, write=lambda record: log.record(record, usage=accounts.usage), sink=log
-            )
+            journal = RunJournal(records=records, write=write, sink=log)
         accounts = Accounts(
             model=model,
             monotonic=monotonic,
@@ -426,6 +430,7 @@ class RunFactory:
             store_as=None if self.limits.records_content else redact,
         )
         log.keeps_plan = execution.kind in self._plan_keepers
+        log.keeps_calls = self.limits.records_calls
         return log
 
     def _note_unresumable(self, work: Work, obstacle: str) -> str:

@@ -11,8 +11,13 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.http_api.http_calls import Method, Streaming
-from reasond_server.http_api.json_mapping import build_execution_json, build_result_json, build_task_json
-from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListExecutionsParams
+from reasond_server.http_api.json_mapping import (
+    build_execution_json,
+    build_kind_json,
+    build_result_json,
+    build_task_json,
+)
+from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListCallsParams, ListExecutionsParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
@@ -32,12 +37,14 @@ DECLARATION: Final = ServiceDeclaration(
         "FollowExecution": READ_EXECUTIONS,
         "CancelExecution": EXECUTE,
         "ListExecutions": READ_EXECUTIONS,
+        "ListModelCalls": READ_EXECUTIONS,
         "DeleteExecution": EXECUTE,
     },
     or_permissions={
         "CancelExecution": EXECUTE_REPAIRS,
         "DeleteExecution": EXECUTE_REPAIRS,
         "FollowExecution": READ_TURNS,
+        "ListModelCalls": READ_TURNS,
     },
     methods={
         "executions.cancel": "CancelExecution",
@@ -45,6 +52,7 @@ DECLARATION: Final = ServiceDeclaration(
         "executions.follow": "FollowExecution",
         "executions.get": "GetExecution",
         "executions.list": "ListExecutions",
+        "executions.list_calls": "ListModelCalls",
     },
 )
 
@@ -73,6 +81,9 @@ def serve_executions(
         "executions.follow": follow,
         "executions.get": DECLARATION.method("executions.get", ExecutionParams, partial(_get, desk)),
         "executions.list": DECLARATION.method("executions.list", ListExecutionsParams, partial(_list, desk)),
+        "executions.list_calls": DECLARATION.method(
+            "executions.list_calls", ListCallsParams, partial(_list_calls, observed)
+        ),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
 
@@ -129,6 +140,13 @@ async def _list(desk: ExecutionDesk, caller: Principal, params: ListExecutionsPa
         "executions": [build_execution_json(execution) for execution in page.executions],
         "next_page_token": page.next_page_token,
     }
+
+
+async def _list_calls(observed: ExecutionDesk, caller: Principal, params: ListCallsParams) -> dict[str, Any]:
+    page = await observed.list_calls(
+        caller, params.execution_id, page_size=params.page_size, page_token=params.page_token
+    )
+    return {"calls": [build_kind_json(call) for call in page.calls], "next_page_token": page.next_page_token}
 
 
 async def _delete(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:

@@ -335,6 +335,21 @@ class Client(TurnCalls, RepairCalls):
                 return
             request.page_token = page.next_page_token
 
+    def list_model_calls(
+        self, execution_id: str, *, page_size: int = 0, timeout_s: float | None = None
+    ) -> Iterator[executions_pb.ModelCall]:
+        """Iterate over the model calls of an execution with their prompts and replies, oldest first.
+
+        There are none unless the server keeps them (`[store] record_prompts`).
+        """
+        request = executions_pb.ListModelCallsRequest(execution_id=execution_id, page_size=page_size)
+        while True:
+            page = self._link.answer(self._link.executions.ListModelCalls, request, timeout_s)
+            yield from page.calls
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
     def delete_execution(self, execution_id: str, *, timeout_s: float | None = None) -> None:
         """Delete an execution and its content; a running one is cancelled first."""
         request = executions_pb.DeleteExecutionRequest(execution_id=execution_id)

@@ -25,7 +25,10 @@ _SCHEME = re.compile(r"^(?:dns|ipv4|ipv6|passthrough):(?://[^/]*/)?")
 
 _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "reasond.v1.ReasoningService": ("Reason", "ReasonIterations", "ListStrategies"),
-    "reasond.v1.ExecutionService": ("GetExecution", "FollowExecution", "ListExecutions", "CancelExecution"),
+    "reasond.v1.ExecutionService": (
+        *("GetExecution", "FollowExecution"),
+        *("ListExecutions", "ListModelCalls", "CancelExecution"),
+    ),
     "reasond.v1.TurnService": (
         *("ExecuteTurn", "RunTurn", "GetTurn", "ListTurns", "CancelTurn"),
         *("ReadToolResult", "GetSession", "ListSessions"),

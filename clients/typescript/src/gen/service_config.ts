@@ -8,6 +8,7 @@ export const RETRIED_METHODS: ReadonlySet<string> = new Set([
   "reasond.v1.ExecutionService/GetExecution",
   "reasond.v1.ExecutionService/FollowExecution",
   "reasond.v1.ExecutionService/ListExecutions",
+  "reasond.v1.ExecutionService/ListModelCalls",
   "reasond.v1.ExecutionService/CancelExecution",
   "reasond.v1.TurnService/ExecuteTurn",
   "reasond.v1.TurnService/RunTurn",

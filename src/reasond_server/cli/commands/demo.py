@@ -59,6 +59,7 @@ _ENVIRON: Final = MappingProxyType(
         "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
         "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0",
         "REASOND__LLM__PROVIDER": "demo",
+        "REASOND__STORE__RECORD_PROMPTS": "true",
     }
 )
 _SERVED: Final = Endpoints(grpc="127.0.0.1:50051", http="http://127.0.0.1:8001")

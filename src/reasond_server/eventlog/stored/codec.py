@@ -15,7 +15,7 @@ from dataclasses import is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pydantic_core
 from pydantic import TypeAdapter
@@ -23,10 +23,12 @@ from pydantic import TypeAdapter
 from reasond_server.errors.base import InternalError, show
 from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
 from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, list_fields
+from reasond_server.types.model_calls import ModelCall
 
 VERSION: Final = 1
 _NO_SESSION: Final = ',"session_id":""'
 
+ValueT = TypeVar("ValueT")
 _Reader: TypeAlias = "Callable[[Any, str], Any]"
 
 
@@ -75,12 +77,17 @@ def encode_execution(execution: Execution) -> str:
 
 def decode_execution(text: str) -> Execution:
     """Return the execution that `text` holds. Raises as `decode_event`."""
-    row = _row(text)
-    try:
-        execution: Execution = _reader(Execution)(row["body"], "")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InternalError(f"a stored execution cannot be read ({type(error).__name__})") from None
-    return execution
+    return _decode_value(Execution, text, noun="execution")
+
+
+def encode_call(call: ModelCall) -> str:
+    """Return a model call as JSON text. Raises as `encode_event`."""
+    return f'{{"v":{VERSION},"body":{_write(call)}}}'
+
+
+def decode_call(text: str) -> ModelCall:
+    """Return the model call that `text` holds. Raises as `decode_event`."""
+    return _decode_value(ModelCall, text, noun="model call")
 
 
 def detail_json(detail: StepDetail) -> str:
@@ -111,6 +118,15 @@ def decode_state(text: str) -> Json:
     if not isinstance(state, dict):
         raise InternalError("a stored session is no JSON object")
     return state
+
+
+def _decode_value(kind: type[ValueT], text: str, *, noun: str) -> ValueT:
+    row = _row(text)
+    try:
+        found: ValueT = _reader(kind)(row["body"], "")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InternalError(f"a stored {noun} cannot be read ({type(error).__name__})") from None
+    return found
 
 
 def _json(row: object) -> str:

@@ -7,6 +7,7 @@ The execution service: look up, observe, list, cancel and forget what the other 
 import builtins
 import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
@@ -250,6 +251,171 @@ class ListExecutionsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["executions", b"executions", "next_page_token", b"next_page_token"]) -> None: ...
 
 global___ListExecutionsResponse = ListExecutionsResponse
+
+@typing.final
+class ListModelCallsRequest(google.protobuf.message.Message):
+    """Request of ListModelCalls."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXECUTION_ID_FIELD_NUMBER: builtins.int
+    PAGE_SIZE_FIELD_NUMBER: builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    execution_id: builtins.str
+    """The execution. Required."""
+    page_size: builtins.int
+    """Most calls to return; 0 means 20, more than 100 means 100. A page of long texts has fewer."""
+    page_token: builtins.str
+    """`next_page_token` of the page before."""
+    def __init__(
+        self,
+        *,
+        execution_id: builtins.str = ...,
+        page_size: builtins.int = ...,
+        page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["execution_id", b"execution_id", "page_size", b"page_size", "page_token", b"page_token"]) -> None: ...
+
+global___ListModelCallsRequest = ListModelCallsRequest
+
+@typing.final
+class ListModelCallsResponse(google.protobuf.message.Message):
+    """Response of ListModelCalls."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
+    next_page_token: builtins.str
+    """Token of the next page; empty on the last."""
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ModelCall]:
+        """The calls that have ended, in the order in which they did."""
+
+    def __init__(
+        self,
+        *,
+        calls: collections.abc.Iterable[global___ModelCall] | None = ...,
+        next_page_token: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calls", b"calls", "next_page_token", b"next_page_token"]) -> None: ...
+
+global___ListModelCallsResponse = ListModelCallsResponse
+
+@typing.final
+class PromptMessage(google.protobuf.message.Message):
+    """A message of a prompt as the model was sent it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """Who speaks: system, user, assistant or tool."""
+    text: builtins.str
+    """Its text, with the calls of tools that it has."""
+    images: builtins.int
+    """How many images it has."""
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        text: builtins.str = ...,
+        images: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["images", b"images", "role", b"role", "text", b"text"]) -> None: ...
+
+global___PromptMessage = PromptMessage
+
+@typing.final
+class ModelCall(google.protobuf.message.Message):
+    """A call of a model: what it was sent, and what came back."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    CREATE_TIME_FIELD_NUMBER: builtins.int
+    ELAPSED_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    LABEL_FIELD_NUMBER: builtins.int
+    PROMPT_FIELD_NUMBER: builtins.int
+    TOOLS_FIELD_NUMBER: builtins.int
+    MAX_TOKENS_FIELD_NUMBER: builtins.int
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    THINKING_FIELD_NUMBER: builtins.int
+    TOOL_CALLS_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
+    LEFT_OUT_CHARACTERS_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Its place among the calls of the execution, from 1."""
+    model: builtins.str
+    """The model."""
+    label: builtins.str
+    """What tells it from equal calls, such as the number of a sample; may be empty."""
+    max_tokens: builtins.int
+    """Most tokens that it might write."""
+    temperature: builtins.float
+    """The temperature of sampling."""
+    text: builtins.str
+    """The text that it wrote."""
+    thinking: builtins.str
+    """Its hidden reasoning, where the provider shows it."""
+    outcome: builtins.str
+    """How it ended: `stop`, `length`, `tool_calls` or `content_filter` as the model says, `closed` if the work left it, or
+    the reason of an error.
+    """
+    left_out_characters: builtins.int
+    """How many characters of these texts are not kept, because they are more than a call or an execution may keep."""
+    @property
+    def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it ended."""
+
+    @property
+    def elapsed(self) -> google.protobuf.duration_pb2.Duration:
+        """How long it took."""
+
+    @property
+    def prompt(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PromptMessage]:
+        """The prompt."""
+
+    @property
+    def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the tools on offer."""
+
+    @property
+    def tool_calls(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The tools that it called, with their arguments."""
+
+    @property
+    def usage(self) -> reasond.v1.execution_pb2.Usage:
+        """What it is charged with."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        model: builtins.str = ...,
+        label: builtins.str = ...,
+        prompt: collections.abc.Iterable[global___PromptMessage] | None = ...,
+        tools: collections.abc.Iterable[builtins.str] | None = ...,
+        max_tokens: builtins.int = ...,
+        temperature: builtins.float = ...,
+        text: builtins.str = ...,
+        thinking: builtins.str = ...,
+        tool_calls: collections.abc.Iterable[builtins.str] | None = ...,
+        usage: reasond.v1.execution_pb2.Usage | None = ...,
+        outcome: builtins.str = ...,
+        left_out_characters: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "elapsed", b"elapsed", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["create_time", b"create_time", "elapsed", b"elapsed", "label", b"label", "left_out_characters", b"left_out_characters", "max_tokens", b"max_tokens", "model", b"model", "number", b"number", "outcome", b"outcome", "prompt", b"prompt", "temperature", b"temperature", "text", b"text", "thinking", b"thinking", "tool_calls", b"tool_calls", "tools", b"tools", "usage", b"usage"]) -> None: ...
+
+global___ModelCall = ModelCall
 
 @typing.final
 class DeleteExecutionRequest(google.protobuf.message.Message):

@@ -57,6 +57,11 @@ class ExecutionServiceStub(object):
                 request_serializer=reasond_dot_v1_dot_execution__service__pb2.ListExecutionsRequest.SerializeToString,
                 response_deserializer=reasond_dot_v1_dot_execution__service__pb2.ListExecutionsResponse.FromString,
                 _registered_method=True)
+        self.ListModelCalls = channel.unary_unary(
+                '/reasond.v1.ExecutionService/ListModelCalls',
+                request_serializer=reasond_dot_v1_dot_execution__service__pb2.ListModelCallsRequest.SerializeToString,
+                response_deserializer=reasond_dot_v1_dot_execution__service__pb2.ListModelCallsResponse.FromString,
+                _registered_method=True)
         self.DeleteExecution = channel.unary_unary(
                 '/reasond.v1.ExecutionService/DeleteExecution',
                 request_serializer=reasond_dot_v1_dot_execution__service__pb2.DeleteExecutionRequest.SerializeToString,
@@ -98,6 +103,14 @@ class ExecutionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListModelCalls(self, request, context):
+        """Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+        only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteExecution(self, request, context):
         """Forgets an execution and its content. A running one is cancelled first.
         """
@@ -127,6 +140,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ListExecutions,
                     request_deserializer=reasond_dot_v1_dot_execution__service__pb2.ListExecutionsRequest.FromString,
                     response_serializer=reasond_dot_v1_dot_execution__service__pb2.ListExecutionsResponse.SerializeToString,
+            ),
+            'ListModelCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListModelCalls,
+                    request_deserializer=reasond_dot_v1_dot_execution__service__pb2.ListModelCallsRequest.FromString,
+                    response_serializer=reasond_dot_v1_dot_execution__service__pb2.ListModelCallsResponse.SerializeToString,
             ),
             'DeleteExecution': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteExecution,
@@ -244,6 +262,33 @@ class ExecutionService(object):
             '/reasond.v1.ExecutionService/ListExecutions',
             reasond_dot_v1_dot_execution__service__pb2.ListExecutionsRequest.SerializeToString,
             reasond_dot_v1_dot_execution__service__pb2.ListExecutionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListModelCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/reasond.v1.ExecutionService/ListModelCalls',
+            reasond_dot_v1_dot_execution__service__pb2.ListModelCallsRequest.SerializeToString,
+            reasond_dot_v1_dot_execution__service__pb2.ListModelCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

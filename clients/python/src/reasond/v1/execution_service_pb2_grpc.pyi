@@ -50,6 +50,14 @@ class ExecutionServiceStub:
     ]
     """Lists the caller's executions of tasks and repairs, newest first."""
 
+    ListModelCalls: grpc.UnaryUnaryMultiCallable[
+        reasond.v1.execution_service_pb2.ListModelCallsRequest,
+        reasond.v1.execution_service_pb2.ListModelCallsResponse,
+    ]
+    """Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+    only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+    """
+
     DeleteExecution: grpc.UnaryUnaryMultiCallable[
         reasond.v1.execution_service_pb2.DeleteExecutionRequest,
         reasond.v1.execution_service_pb2.DeleteExecutionResponse,
@@ -86,6 +94,14 @@ class ExecutionServiceAsyncStub:
         reasond.v1.execution_service_pb2.ListExecutionsResponse,
     ]
     """Lists the caller's executions of tasks and repairs, newest first."""
+
+    ListModelCalls: grpc.aio.UnaryUnaryMultiCallable[
+        reasond.v1.execution_service_pb2.ListModelCallsRequest,
+        reasond.v1.execution_service_pb2.ListModelCallsResponse,
+    ]
+    """Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+    only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+    """
 
     DeleteExecution: grpc.aio.UnaryUnaryMultiCallable[
         reasond.v1.execution_service_pb2.DeleteExecutionRequest,
@@ -131,6 +147,16 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[reasond.v1.execution_service_pb2.ListExecutionsResponse, collections.abc.Awaitable[reasond.v1.execution_service_pb2.ListExecutionsResponse]]:
         """Lists the caller's executions of tasks and repairs, newest first."""
+
+    @abc.abstractmethod
+    def ListModelCalls(
+        self,
+        request: reasond.v1.execution_service_pb2.ListModelCallsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[reasond.v1.execution_service_pb2.ListModelCallsResponse, collections.abc.Awaitable[reasond.v1.execution_service_pb2.ListModelCallsResponse]]:
+        """Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+        only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+        """
 
     @abc.abstractmethod
     def DeleteExecution(

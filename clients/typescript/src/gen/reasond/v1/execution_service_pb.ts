@@ -6,9 +6,9 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
-import type { Execution, ExecutionState, FinishReason, Reasoning, ReasoningTask, TraceView } from "./execution_pb.js";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Execution, ExecutionState, FinishReason, Reasoning, ReasoningTask, TraceView, Usage } from "./execution_pb.js";
 import { file_reasond_v1_execution } from "./execution_pb.js";
 import type { ReasonIterationsResponse } from "./reasoning_service_pb.js";
 import { file_reasond_v1_reasoning_service } from "./reasoning_service_pb.js";
@@ -22,7 +22,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file reasond/v1/execution_service.proto.
  */
 export const file_reasond_v1_execution_service: GenFile = /*@__PURE__*/
-  fileDesc("CiJyZWFzb25kL3YxL2V4ZWN1dGlvbl9zZXJ2aWNlLnByb3RvEgpyZWFzb25kLnYxIlYKE0dldEV4ZWN1dGlvblJlcXVlc3QSFAoMZXhlY3V0aW9uX2lkGAEgASgJEikKCnRyYWNlX3ZpZXcYAiABKA4yFS5yZWFzb25kLnYxLlRyYWNlVmlldyKTAQoUR2V0RXhlY3V0aW9uUmVzcG9uc2USKAoJZXhlY3V0aW9uGAEgASgLMhUucmVhc29uZC52MS5FeGVjdXRpb24SKAoJcmVhc29uaW5nGAIgASgLMhUucmVhc29uZC52MS5SZWFzb25pbmcSJwoEdGFzaxgDIAEoCzIZLnJlYXNvbmQudjEuUmVhc29uaW5nVGFzayJeChZGb2xsb3dFeGVjdXRpb25SZXF1ZXN0EhQKDGV4ZWN1dGlvbl9pZBgBIAEoCRIWCg5hZnRlcl9zZXF1ZW5jZRgCIAEoAxIWCg5pbmNsdWRlX2RlbHRhcxgDIAEoCCLBAQoXRm9sbG93RXhlY3V0aW9uUmVzcG9uc2USOQoJcmVhc29uaW5nGAEgASgLMiQucmVhc29uZC52MS5SZWFzb25JdGVyYXRpb25zUmVzcG9uc2VIABIvCgR0dXJuGAIgASgLMh8ucmVhc29uZC52MS5FeGVjdXRlVHVyblJlc3BvbnNlSAASMQoGcmVwYWlyGAMgASgLMh8ucmVhc29uZC52MS5SZXBhaXJTdGVwc1Jlc3BvbnNlSABCBwoFZXZlbnQiLgoWQ2FuY2VsRXhlY3V0aW9uUmVxdWVzdBIUCgxleGVjdXRpb25faWQYASABKAkiQwoXQ2FuY2VsRXhlY3V0aW9uUmVzcG9uc2USKAoJZXhlY3V0aW9uGAEgASgLMhUucmVhc29uZC52MS5FeGVjdXRpb24iqQIKFUxpc3RFeGVjdXRpb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCRIQCghzdHJhdGVneRgDIAEoCRIvCg1maW5pc2hfcmVhc29uGAQgASgOMhgucmVhc29uZC52MS5GaW5pc2hSZWFzb24SKQoFc3RhdGUYBSABKA4yGi5yZWFzb25kLnYxLkV4ZWN1dGlvblN0YXRlEjUKEWNyZWF0ZV90aW1lX2FmdGVyGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJjcmVhdGVfdGltZV9iZWZvcmUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHRleHQYCCABKAkiXAoWTGlzdEV4ZWN1dGlvbnNSZXNwb25zZRIpCgpleGVjdXRpb25zGAEgAygLMhUucmVhc29uZC52MS5FeGVjdXRpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIi4KFkRlbGV0ZUV4ZWN1dGlvblJlcXVlc3QSFAoMZXhlY3V0aW9uX2lkGAEgASgJIhkKF0RlbGV0ZUV4ZWN1dGlvblJlc3BvbnNlMtQDChBFeGVjdXRpb25TZXJ2aWNlElEKDEdldEV4ZWN1dGlvbhIfLnJlYXNvbmQudjEuR2V0RXhlY3V0aW9uUmVxdWVzdBogLnJlYXNvbmQudjEuR2V0RXhlY3V0aW9uUmVzcG9uc2USXAoPRm9sbG93RXhlY3V0aW9uEiIucmVhc29uZC52MS5Gb2xsb3dFeGVjdXRpb25SZXF1ZXN0GiMucmVhc29uZC52MS5Gb2xsb3dFeGVjdXRpb25SZXNwb25zZTABEloKD0NhbmNlbEV4ZWN1dGlvbhIiLnJlYXNvbmQudjEuQ2FuY2VsRXhlY3V0aW9uUmVxdWVzdBojLnJlYXNvbmQudjEuQ2FuY2VsRXhlY3V0aW9uUmVzcG9uc2USVwoOTGlzdEV4ZWN1dGlvbnMSIS5yZWFzb25kLnYxLkxpc3RFeGVjdXRpb25zUmVxdWVzdBoiLnJlYXNvbmQudjEuTGlzdEV4ZWN1dGlvbnNSZXNwb25zZRJaCg9EZWxldGVFeGVjdXRpb24SIi5yZWFzb25kLnYxLkRlbGV0ZUV4ZWN1dGlvblJlcXVlc3QaIy5yZWFzb25kLnYxLkRlbGV0ZUV4ZWN1dGlvblJlc3BvbnNlQjkKCnJlYXNvbmQudjFQAVoccmVhc29uZC9jbGllbnRzL2dvO3JlYXNvbmR2MaoCClJlYXNvbmQuVjFiBnByb3RvMw", [file_google_protobuf_timestamp, file_reasond_v1_execution, file_reasond_v1_reasoning_service, file_reasond_v1_repair_service, file_reasond_v1_turn_service]);
+  fileDesc("CiJyZWFzb25kL3YxL2V4ZWN1dGlvbl9zZXJ2aWNlLnByb3RvEgpyZWFzb25kLnYxIlYKE0dldEV4ZWN1dGlvblJlcXVlc3QSFAoMZXhlY3V0aW9uX2lkGAEgASgJEikKCnRyYWNlX3ZpZXcYAiABKA4yFS5yZWFzb25kLnYxLlRyYWNlVmlldyKTAQoUR2V0RXhlY3V0aW9uUmVzcG9uc2USKAoJZXhlY3V0aW9uGAEgASgLMhUucmVhc29uZC52MS5FeGVjdXRpb24SKAoJcmVhc29uaW5nGAIgASgLMhUucmVhc29uZC52MS5SZWFzb25pbmcSJwoEdGFzaxgDIAEoCzIZLnJlYXNvbmQudjEuUmVhc29uaW5nVGFzayJeChZGb2xsb3dFeGVjdXRpb25SZXF1ZXN0EhQKDGV4ZWN1dGlvbl9pZBgBIAEoCRIWCg5hZnRlcl9zZXF1ZW5jZRgCIAEoAxIWCg5pbmNsdWRlX2RlbHRhcxgDIAEoCCLBAQoXRm9sbG93RXhlY3V0aW9uUmVzcG9uc2USOQoJcmVhc29uaW5nGAEgASgLMiQucmVhc29uZC52MS5SZWFzb25JdGVyYXRpb25zUmVzcG9uc2VIABIvCgR0dXJuGAIgASgLMh8ucmVhc29uZC52MS5FeGVjdXRlVHVyblJlc3BvbnNlSAASMQoGcmVwYWlyGAMgASgLMh8ucmVhc29uZC52MS5SZXBhaXJTdGVwc1Jlc3BvbnNlSABCBwoFZXZlbnQiLgoWQ2FuY2VsRXhlY3V0aW9uUmVxdWVzdBIUCgxleGVjdXRpb25faWQYASABKAkiQwoXQ2FuY2VsRXhlY3V0aW9uUmVzcG9uc2USKAoJZXhlY3V0aW9uGAEgASgLMhUucmVhc29uZC52MS5FeGVjdXRpb24iqQIKFUxpc3RFeGVjdXRpb25zUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCRIQCghzdHJhdGVneRgDIAEoCRIvCg1maW5pc2hfcmVhc29uGAQgASgOMhgucmVhc29uZC52MS5GaW5pc2hSZWFzb24SKQoFc3RhdGUYBSABKA4yGi5yZWFzb25kLnYxLkV4ZWN1dGlvblN0YXRlEjUKEWNyZWF0ZV90aW1lX2FmdGVyGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBI2ChJjcmVhdGVfdGltZV9iZWZvcmUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEgwKBHRleHQYCCABKAkiXAoWTGlzdEV4ZWN1dGlvbnNSZXNwb25zZRIpCgpleGVjdXRpb25zGAEgAygLMhUucmVhc29uZC52MS5FeGVjdXRpb24SFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIlQKFUxpc3RNb2RlbENhbGxzUmVxdWVzdBIUCgxleGVjdXRpb25faWQYASABKAkSEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAkiVwoWTGlzdE1vZGVsQ2FsbHNSZXNwb25zZRIkCgVjYWxscxgBIAMoCzIVLnJlYXNvbmQudjEuTW9kZWxDYWxsEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSI7Cg1Qcm9tcHRNZXNzYWdlEgwKBHJvbGUYASABKAkSDAoEdGV4dBgCIAEoCRIOCgZpbWFnZXMYAyABKAUi/QIKCU1vZGVsQ2FsbBIOCgZudW1iZXIYASABKAUSLwoLY3JlYXRlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEioKB2VsYXBzZWQYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SDQoFbW9kZWwYBCABKAkSDQoFbGFiZWwYBSABKAkSKQoGcHJvbXB0GAYgAygLMhkucmVhc29uZC52MS5Qcm9tcHRNZXNzYWdlEg0KBXRvb2xzGAcgAygJEhIKCm1heF90b2tlbnMYCCABKAUSEwoLdGVtcGVyYXR1cmUYCSABKAESDAoEdGV4dBgKIAEoCRIQCgh0aGlua2luZxgLIAEoCRISCgp0b29sX2NhbGxzGAwgAygJEiAKBXVzYWdlGA0gASgLMhEucmVhc29uZC52MS5Vc2FnZRIPCgdvdXRjb21lGA4gASgJEhsKE2xlZnRfb3V0X2NoYXJhY3RlcnMYDyABKAMiLgoWRGVsZXRlRXhlY3V0aW9uUmVxdWVzdBIUCgxleGVjdXRpb25faWQYASABKAkiGQoXRGVsZXRlRXhlY3V0aW9uUmVzcG9uc2UyrQQKEEV4ZWN1dGlvblNlcnZpY2USUQoMR2V0RXhlY3V0aW9uEh8ucmVhc29uZC52MS5HZXRFeGVjdXRpb25SZXF1ZXN0GiAucmVhc29uZC52MS5HZXRFeGVjdXRpb25SZXNwb25zZRJcCg9Gb2xsb3dFeGVjdXRpb24SIi5yZWFzb25kLnYxLkZvbGxvd0V4ZWN1dGlvblJlcXVlc3QaIy5yZWFzb25kLnYxLkZvbGxvd0V4ZWN1dGlvblJlc3BvbnNlMAESWgoPQ2FuY2VsRXhlY3V0aW9uEiIucmVhc29uZC52MS5DYW5jZWxFeGVjdXRpb25SZXF1ZXN0GiMucmVhc29uZC52MS5DYW5jZWxFeGVjdXRpb25SZXNwb25zZRJXCg5MaXN0RXhlY3V0aW9ucxIhLnJlYXNvbmQudjEuTGlzdEV4ZWN1dGlvbnNSZXF1ZXN0GiIucmVhc29uZC52MS5MaXN0RXhlY3V0aW9uc1Jlc3BvbnNlElcKDkxpc3RNb2RlbENhbGxzEiEucmVhc29uZC52MS5MaXN0TW9kZWxDYWxsc1JlcXVlc3QaIi5yZWFzb25kLnYxLkxpc3RNb2RlbENhbGxzUmVzcG9uc2USWgoPRGVsZXRlRXhlY3V0aW9uEiIucmVhc29uZC52MS5EZWxldGVFeGVjdXRpb25SZXF1ZXN0GiMucmVhc29uZC52MS5EZWxldGVFeGVjdXRpb25SZXNwb25zZUI5CgpyZWFzb25kLnYxUAFaHHJlYXNvbmQvY2xpZW50cy9nbztyZWFzb25kdjGqAgpSZWFzb25kLlYxYgZwcm90bzM", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_reasond_v1_execution, file_reasond_v1_reasoning_service, file_reasond_v1_repair_service, file_reasond_v1_turn_service]);
 
 /**
  * Request of GetExecution.
@@ -310,6 +310,224 @@ export const ListExecutionsResponseSchema: GenMessage<ListExecutionsResponse> = 
   messageDesc(file_reasond_v1_execution_service, 7);
 
 /**
+ * Request of ListModelCalls.
+ *
+ * @generated from message reasond.v1.ListModelCallsRequest
+ */
+export type ListModelCallsRequest = Message<"reasond.v1.ListModelCallsRequest"> & {
+  /**
+   * The execution. Required.
+   *
+   * @generated from field: string execution_id = 1;
+   */
+  executionId: string;
+
+  /**
+   * Most calls to return; 0 means 20, more than 100 means 100. A page of long texts has fewer.
+   *
+   * @generated from field: int32 page_size = 2;
+   */
+  pageSize: number;
+
+  /**
+   * `next_page_token` of the page before.
+   *
+   * @generated from field: string page_token = 3;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message reasond.v1.ListModelCallsRequest.
+ * Use `create(ListModelCallsRequestSchema)` to create a new message.
+ */
+export const ListModelCallsRequestSchema: GenMessage<ListModelCallsRequest> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_execution_service, 8);
+
+/**
+ * Response of ListModelCalls.
+ *
+ * @generated from message reasond.v1.ListModelCallsResponse
+ */
+export type ListModelCallsResponse = Message<"reasond.v1.ListModelCallsResponse"> & {
+  /**
+   * The calls that have ended, in the order in which they did.
+   *
+   * @generated from field: repeated reasond.v1.ModelCall calls = 1;
+   */
+  calls: ModelCall[];
+
+  /**
+   * Token of the next page; empty on the last.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message reasond.v1.ListModelCallsResponse.
+ * Use `create(ListModelCallsResponseSchema)` to create a new message.
+ */
+export const ListModelCallsResponseSchema: GenMessage<ListModelCallsResponse> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_execution_service, 9);
+
+/**
+ * A message of a prompt as the model was sent it.
+ *
+ * @generated from message reasond.v1.PromptMessage
+ */
+export type PromptMessage = Message<"reasond.v1.PromptMessage"> & {
+  /**
+   * Who speaks: system, user, assistant or tool.
+   *
+   * @generated from field: string role = 1;
+   */
+  role: string;
+
+  /**
+   * Its text, with the calls of tools that it has.
+   *
+   * @generated from field: string text = 2;
+   */
+  text: string;
+
+  /**
+   * How many images it has.
+   *
+   * @generated from field: int32 images = 3;
+   */
+  images: number;
+};
+
+/**
+ * Describes the message reasond.v1.PromptMessage.
+ * Use `create(PromptMessageSchema)` to create a new message.
+ */
+export const PromptMessageSchema: GenMessage<PromptMessage> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_execution_service, 10);
+
+/**
+ * A call of a model: what it was sent, and what came back.
+ *
+ * @generated from message reasond.v1.ModelCall
+ */
+export type ModelCall = Message<"reasond.v1.ModelCall"> & {
+  /**
+   * Its place among the calls of the execution, from 1.
+   *
+   * @generated from field: int32 number = 1;
+   */
+  number: number;
+
+  /**
+   * When it ended.
+   *
+   * @generated from field: google.protobuf.Timestamp create_time = 2;
+   */
+  createTime?: Timestamp | undefined;
+
+  /**
+   * How long it took.
+   *
+   * @generated from field: google.protobuf.Duration elapsed = 3;
+   */
+  elapsed?: Duration | undefined;
+
+  /**
+   * The model.
+   *
+   * @generated from field: string model = 4;
+   */
+  model: string;
+
+  /**
+   * What tells it from equal calls, such as the number of a sample; may be empty.
+   *
+   * @generated from field: string label = 5;
+   */
+  label: string;
+
+  /**
+   * The prompt.
+   *
+   * @generated from field: repeated reasond.v1.PromptMessage prompt = 6;
+   */
+  prompt: PromptMessage[];
+
+  /**
+   * Names of the tools on offer.
+   *
+   * @generated from field: repeated string tools = 7;
+   */
+  tools: string[];
+
+  /**
+   * Most tokens that it might write.
+   *
+   * @generated from field: int32 max_tokens = 8;
+   */
+  maxTokens: number;
+
+  /**
+   * The temperature of sampling.
+   *
+   * @generated from field: double temperature = 9;
+   */
+  temperature: number;
+
+  /**
+   * The text that it wrote.
+   *
+   * @generated from field: string text = 10;
+   */
+  text: string;
+
+  /**
+   * Its hidden reasoning, where the provider shows it.
+   *
+   * @generated from field: string thinking = 11;
+   */
+  thinking: string;
+
+  /**
+   * The tools that it called, with their arguments.
+   *
+   * @generated from field: repeated string tool_calls = 12;
+   */
+  toolCalls: string[];
+
+  /**
+   * What it is charged with.
+   *
+   * @generated from field: reasond.v1.Usage usage = 13;
+   */
+  usage?: Usage | undefined;
+
+  /**
+   * How it ended: `stop`, `length`, `tool_calls` or `content_filter` as the model says, `closed` if the work left it, or
+   * the reason of an error.
+   *
+   * @generated from field: string outcome = 14;
+   */
+  outcome: string;
+
+  /**
+   * How many characters of these texts are not kept, because they are more than a call or an execution may keep.
+   *
+   * @generated from field: int64 left_out_characters = 15;
+   */
+  leftOutCharacters: bigint;
+};
+
+/**
+ * Describes the message reasond.v1.ModelCall.
+ * Use `create(ModelCallSchema)` to create a new message.
+ */
+export const ModelCallSchema: GenMessage<ModelCall> = /*@__PURE__*/
+  messageDesc(file_reasond_v1_execution_service, 11);
+
+/**
  * Request of DeleteExecution.
  *
  * @generated from message reasond.v1.DeleteExecutionRequest
@@ -328,7 +546,7 @@ export type DeleteExecutionRequest = Message<"reasond.v1.DeleteExecutionRequest"
  * Use `create(DeleteExecutionRequestSchema)` to create a new message.
  */
 export const DeleteExecutionRequestSchema: GenMessage<DeleteExecutionRequest> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_execution_service, 8);
+  messageDesc(file_reasond_v1_execution_service, 12);
 
 /**
  * Response of DeleteExecution.
@@ -343,7 +561,7 @@ export type DeleteExecutionResponse = Message<"reasond.v1.DeleteExecutionRespons
  * Use `create(DeleteExecutionResponseSchema)` to create a new message.
  */
 export const DeleteExecutionResponseSchema: GenMessage<DeleteExecutionResponse> = /*@__PURE__*/
-  messageDesc(file_reasond_v1_execution_service, 9);
+  messageDesc(file_reasond_v1_execution_service, 13);
 
 /**
  * Looks up, observes, lists, cancels and forgets executions, whichever service began them. Repairs are looked up with
@@ -392,6 +610,17 @@ export const ExecutionService: GenService<{
     methodKind: "unary";
     input: typeof ListExecutionsRequestSchema;
     output: typeof ListExecutionsResponseSchema;
+  },
+  /**
+   * Lists the model calls of an execution of any kind, each with its prompt and reply, oldest first. A server keeps them
+   * only with `[store] record_prompts`. Turns need the permission `turns:read` in place of `executions:read`.
+   *
+   * @generated from rpc reasond.v1.ExecutionService.ListModelCalls
+   */
+  listModelCalls: {
+    methodKind: "unary";
+    input: typeof ListModelCallsRequestSchema;
+    output: typeof ListModelCallsResponseSchema;
   },
   /**
    * Forgets an execution and its content. A running one is cancelled first.
