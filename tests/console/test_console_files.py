@@ -78,7 +78,7 @@ def test_nothing_writes_markup_or_loads_from_elsewhere(path: Path) -> None:
 
 
 def test_the_guide_shows_a_picture_of_each_screen() -> None:
-    screens = (Path(__file__).parent / "test_console_screens.py").read_text("utf-8")
+    screens = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("test_console_*.py"))
     made = set(re.findall(r'examine\(page, "(\w+)"', screens))
     shown = set(re.findall(r"\]\(console_(\w+)\.webp\)", (GUIDES / "console.md").read_text("utf-8")))
     assert made == shown == {path.stem.removeprefix("console_") for path in GUIDES.glob("console_*.webp")}

@@ -1,7 +1,4 @@
-"""The console in a real Chromium, over real servers: each screen, and what happens to them.
-
-REASOND_PICTURES=FOLDER keeps the pictures that docs/guides/console.md shows.
-"""
+"""The console in a real Chromium, over real servers: each screen, and what happens to them."""
 
 from __future__ import annotations
 
@@ -10,133 +7,31 @@ import os
 import re
 import socket
 import sys
-from base64 import b64decode
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import expect
 
 from reasond_server.access.permissions import ADMIN
-from reasond_server.access.token_keys import SigningKey
 from reasond_server.access.tokens import TokenMinter
 from reasond_server.assembly.app import Server
-from reasond_server.cli.commands.demo import FILE, QUESTION, list_variables
+from reasond_server.cli.commands.demo import FILE, QUESTION
 from reasond_server.config import load
-from reasond_server.testing import running_server
-from tests.browsing import LIMIT_MS, new_page, running_browser
+from tests.browsing import LIMIT_MS, new_page
 from tests.conftest import PROGRAMS as SEARCH_PATH
-from tests.console.screen_reader import find_problems, read_tree
-from tests.console.scripted_server import HOSTILE, MANY, REPAIR, STRATEGIES, TURN, Script, begin, call, cutting_proxy
+from tests.console.scripted_server import HOSTILE, MANY, REPAIR, TURN, Script, begin, call, cutting_proxy
+from tests.console.showing import KEY, WIDTH, examine, link_to, show, show_run, watched_page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
-    from playwright.async_api import Browser, Locator, Page
+    from playwright.async_api import Browser
 
     from reasond_server.base.addresses import Listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
-
-PICTURES = os.environ.get("REASOND_PICTURES", "")
-AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")
-WIDTH = 1100
-HIGHEST_PICTURE = 1500
-SERIOUS = {"serious", "critical"}
-KEY = SigningKey(id="console", secret=b"kQ3v9ZpX7mT2cR8wLb5NfH4sYgJ6dAeU")
-expect.set_options(timeout=LIMIT_MS)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    async with running_browser() as found:
-        yield found
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def demo() -> AsyncIterator[Listening]:
-    """A server with the demo model, which repairs too."""
-    environ = {**list_variables(), "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]'}
-    async with running_server(environ=environ) as listening:
-        yield listening
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def script() -> Script:
-    return Script()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def scripted(script: Script) -> AsyncIterator[Listening]:
-    """A server with a scripted model, whose tokens `mint` makes."""
-    environ = {"REASOND__AUTH__KEYS": f'[{{ id = "{KEY.id}", secret = "{KEY.secret.decode()}" }}]'}
-    environ["REASOND__AUTH__LEEWAY_S"] = "0"
-    async with running_server(model=script.model(), strategies=STRATEGIES, environ=environ) as listening:
-        yield listening
-
-
-@asynccontextmanager
-async def watched_page(browser: Browser, listening: Listening, *, is_dark: bool = False) -> AsyncIterator[Page]:
-    """Open the console with its token; afterwards nothing may have been complained about or loaded from elsewhere."""
-    async with new_page(browser, listening.http, width=WIDTH, is_dark=is_dark) as (page, watch):
-        await page.goto(listening.console_link)
-        await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        yield page
-        assert watch.complaints == []
-        assert watch.foreign == []
-
-
-async def show(page: Page, listening: Listening, address: str) -> None:
-    await page.goto(f"{listening.console}#/{address}")
-
-
-async def show_run(page: Page, listening: Listening, execution_id: str) -> None:
-    await show(page, listening, f"run/{execution_id}")
-    await expect(page.get_by_role("listbox", name="Steps")).to_be_visible()
-
-
-def link_to(page: Page, execution_id: str) -> Locator:
-    """Return the link of a list to that run."""
-    return page.locator(f'a[href="#/run/{execution_id}"]')
-
-
-async def examine(page: Page, name: str, *, height: int = HIGHEST_PICTURE) -> None:
-    """Check the page with axe in both colour schemes and as a screen reader hears it.
-
-    A picture of its first `height` pixels is kept if any are wanted.
-    """
-    if not await page.evaluate("typeof window.axe === 'object'"):
-        await page.evaluate(AXE.read_text("utf-8"))
-    schemes: tuple[tuple[Literal["dark", "light"], str], ...]
-    schemes = (("dark", "runOnly: ['color-contrast'], "), ("light", ""))
-    for scheme, rules in schemes:
-        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        found = await page.evaluate(f"axe.run(document, {{{rules}resultTypes: ['violations']}})")
-        serious = [
-            (each["id"], [node["html"] for node in each["nodes"]][:3])
-            for each in found["violations"]
-            if each["impact"] in SERIOUS
-        ]
-        assert serious == [], (name, scheme)
-    assert find_problems(await read_tree(page)) == [], name
-    if PICTURES:
-        await page.mouse.move(0, 0)
-        picture = await take_picture(page, height)
-        await asyncio.to_thread((Path(PICTURES) / f"console_{name}.webp").write_bytes, picture)
-
-
-async def take_picture(page: Page, most: int) -> bytes:
-    """Return a picture of the whole page, or of its upper `most` pixels."""
-    height = min(await page.evaluate("document.documentElement.scrollHeight"), most)
-    session = await page.context.new_cdp_session(page)
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-    options = {"format": "webp", "quality": 80, "captureBeyondViewport": True, "clip": clip}
-    told = await session.send("Page.captureScreenshot", options)
-    return b64decode(told["data"])
 
 
 async def test_a_book_read_window_by_window_shows_every_window_and_signed_savings(
@@ -319,11 +214,21 @@ async def test_a_repair_shows_its_candidates_their_verdicts_and_the_patch(browse
         await page.get_by_label("Strategy").select_option("repair")
         await link_to(page, repair["repair"]["execution_id"]).click()
         await expect(page.get_by_role("heading", name="The patch was accepted")).to_be_visible()
-        await expect(page.locator(".diff .added").first).to_have_text("+    return max(one, other)")
-        candidates = page.get_by_role("region", name="Candidates")
+        await expect(page.locator(".beside .added").first).to_have_text("    return max(one, other)")
+        await expect(page.locator(".beside .removed").first).to_have_text("    return min(one, other)")
+        candidates = page.get_by_role("region", name="Candidates", exact=True)
+        # The winner is the first of the table and marked in the tree.
+        await expect(candidates.get_by_role("row").nth(1)).to_contain_text("★")
+        await expect(page.locator(".tree .node.best")).to_have_count(1)
         await expect(candidates.get_by_text("✕ failed").first).to_be_visible()
         await expect(candidates.get_by_text("✓ passed").first).to_be_visible()
         await examine(page, "repair")
+        async with page.expect_download() as downloading:
+            await page.get_by_role("button", name="Download").click()
+        patch = (await (await downloading.value).path()).read_text("utf-8")
+        assert patch == repair["repair"]["patch"]
+        await page.get_by_role("button", name="Side by side").first.click()
+        await expect(page.locator(".diff .added").first).to_have_text("+    return max(one, other)")
 
 
 async def test_the_form_is_made_from_the_schema_and_its_call_works_elsewhere(

@@ -2,6 +2,8 @@
 
 import { Component, createRef, html, render } from "./dom.js";
 import { Ask } from "./ask.js";
+import { AskRepair } from "./ask_repair.js";
+import { AskTurn } from "./ask_turn.js";
 import { Comparison } from "./compare.js";
 import { Executions, Turns } from "./list.js";
 import { Run } from "./run.js";
@@ -10,14 +12,17 @@ import { forgetToken, hasToken, link, refuseToken, takeToken, takeTokenFromAddre
 const NAVIGATION = [
   ["#/", "Runs"],
   ["#/turns", "Turns"],
-  ["#/ask", "Ask"],
+  ["#/ask", "Begin"],
 ];
+
+// The forms that begin something are one place in the navigation.
+const isAt = (address, to) => address === to || (to === "#/ask" && address.startsWith(to));
 
 const placeOf = (address) => address.replace(/^#\//, "").split("/").map(decodeURIComponent);
 
 function titleOf(address) {
   const [name, id] = placeOf(address);
-  return `${name || "runs"}${id ? ` ${id.slice(0, 12)}` : ""} – reasond`;
+  return `${(name || "runs").replace("_", " ")}${id ? ` ${id.slice(0, 12)}` : ""} – reasond`;
 }
 
 function screenOf(address) {
@@ -26,6 +31,8 @@ function screenOf(address) {
   if (name === "compare") return html`<${Comparison} key=${ids.join()} ids=${ids} />`;
   if (name === "turns") return html`<${Turns} key="turns" />`;
   if (name === "ask") return html`<${Ask} key="ask" from=${ids[0]} />`;
+  if (name === "ask_turn") return html`<${AskTurn} key="ask_turn" from=${ids[0]} />`;
+  if (name === "ask_repair") return html`<${AskRepair} key="ask_repair" from=${ids[0]} />`;
   return html`<${Executions} key="runs" />`;
 }
 
@@ -82,7 +89,7 @@ class App extends Component {
             ([to, name]) => html`<a
               key=${to}
               href=${to}
-              aria-current=${(address || "#/") === to ? "page" : undefined}
+              aria-current=${isAt(address || "#/", to) ? "page" : undefined}
             >${name}</a>`,
           )}
         </nav>

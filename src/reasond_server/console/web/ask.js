@@ -1,91 +1,77 @@
-// A form to ask, made from the schemas that the strategies publish.
+// The form to ask, made from the schemas that the strategies publish.
 
-import { Component, html } from "./dom.js";
+import { html } from "./dom.js";
+import { Area, Beginning, Budget, Images, Material, chosenFiles, filled, readBudget, readJson } from "./begin.js";
+import { readImages } from "./files.js";
 import { words } from "./format.js";
-import { Problem } from "./parts.js";
-import { call, events } from "./rpc.js";
+import { call } from "./rpc.js";
 
-const BUDGET = [
-  ["max_total_tokens", "Most tokens"],
-  ["max_model_calls", "Most model calls"],
-  ["max_elapsed_ms", "Longest time in ms"],
-];
+export class Ask extends Beginning {
+  title = "Ask";
+  place = "ask";
+  method = "reasoning.execute";
 
-export class Ask extends Component {
-  state = { strategies: null, models: [], chosen: "", error: null, isSent: false };
-
-  async componentDidMount() {
-    try {
-      const { strategies, models } = await call("reasoning.list_strategies");
-      const before = this.props.from ? await call("executions.get", { execution_id: this.props.from }) : null;
-      const task = before?.task ?? {};
-      const chosen = before?.execution.strategy ?? strategies.find((each) => each.is_default)?.name ?? "";
-      this.setState({ strategies, models, chosen, task });
-    } catch (error) {
-      this.setState({ error });
-    }
-  }
-
-  componentWillUnmount() {
-    this.isGone = true;
-  }
-
-  // The run goes on when this stream is left, which happens with its first event: its own screen follows it.
-  async submit(event) {
-    event.preventDefault();
-    const leaving = new AbortController();
-    this.setState({ isSent: true, error: null });
-    try {
-      const params = { ...paramsOf(new FormData(event.target), this.strategy()), keep_running: true };
-      for await (const { name, data, isLogged } of events("reasoning.execute", params, leaving.signal)) {
-        if (name === "error") throw Object.assign(new Error(data.message), data.data);
-        if (!isLogged) continue;
-        location.hash = `#/run/${data.execution_id}`;
-        return;
-      }
-    } catch (error) {
-      this.setState({ error, isSent: false });
-    } finally {
-      leaving.abort();
-    }
+  async load() {
+    const { strategies, models } = await call("reasoning.list_strategies");
+    const before = this.props.from ? await call("executions.get", { execution_id: this.props.from }) : null;
+    const chosen = before?.execution.strategy ?? strategies.find((each) => each.is_default)?.name ?? strategies[0].name;
+    return { strategies, models, chosen, task: before?.task ?? {} };
   }
 
   strategy() {
     return this.state.strategies.find((each) => each.name === this.state.chosen);
   }
 
-  render(_, { strategies, models, chosen, error, isSent, task }) {
-    const strategy = strategies?.find((each) => each.name === chosen);
-    return html`<h1>Ask</h1>
-      ${error && html`<${Problem} error=${error} />`}
-      ${strategies &&
-      html`<form class="ask" onSubmit=${(event) => this.submit(event)}>
-        <label>Question <textarea name="query" required maxlength="100000" rows="3" defaultValue=${task.query ?? ""}></textarea></label>
-        <label>Text that it is about, if there is one <textarea name="material" rows="4" defaultValue=${task.material ?? ""}></textarea></label>
+  async params(form) {
+    const strategy = this.strategy();
+    const images = await readImages(chosenFiles(form, "images"));
+    return {
+      keep_running: true,
+      ...filled({
+        query: form.get("query"),
+        system: form.get("system"),
+        material: form.get("material"),
+        strategy: strategy.name,
+        model: form.get("model"),
+        answer_schema: readJson(form, "answer_schema", "The schema"),
+        images: images.length ? images : this.state.task.images,
+        history: this.state.task.history,
+        strategy_config: configOf(form, strategy),
+        budget: readBudget(form),
+      }),
+    };
+  }
+
+  fields() {
+    const { strategies, models, chosen, task } = this.state;
+    const strategy = this.strategy();
+    return html`<${Area} label="Question" name="query" rows="3" value=${task.query} required maxlength="100000" />
+      <div class="pair">
         <label>Strategy
           <select value=${chosen} onChange=${(event) => this.setState({ chosen: event.target.value })}>
             ${strategies.map((each) => html`<option key=${each.name} value=${each.name}>${each.name}</option>`)}
           </select>
         </label>
-        <p class="faint">${strategy.description} Cost: ${strategy.cost_formula || "not told"}.</p>
-        ${models.length > 0 && html`<label>Model <select name="model"><option value="">the server's</option>${models.map((each) => html`<option key=${each} value=${each}>${each}</option>`)}</select></label>`}
-        <fieldset key=${chosen}>
-          <legend>Configuration; what is left empty takes the server's value</legend>
-          <div class="grid">
-            ${Object.entries(strategy.config_schema.properties ?? {}).map(
-              ([name, schema]) => html`<${Field} key=${name} name=${name} schema=${resolve(schema, strategy.config_schema)}
-                given=${task.strategy_config?.[name]} usual=${strategy.default_config[name]} most=${strategy.ceilings[name]} />`,
-            )}
-          </div>
-        </fieldset>
-        <fieldset>
-          <legend>Budget; what is left empty sets no limit</legend>
-          <div class="grid">
-            ${BUDGET.map(([name, text]) => html`<label key=${name}>${text} <input type="number" min="1" name=${`budget.${name}`} defaultValue=${task.budget?.[name] ?? ""} /></label>`)}
-          </div>
-        </fieldset>
-        <button class="main" disabled=${isSent}>Ask</button>
-      </form>`}`;
+        ${models.length > 0 && html`<label>Model <select name="model"><option value="">the server's</option>${models.map((each) => html`<option key=${each} value=${each} selected=${each === task.model}>${each}</option>`)}</select></label>`}
+      </div>
+      <p class="faint">${strategy.description} Cost: ${strategy.cost_formula || "not told"}.</p>
+      <${Material} value=${task.material} />
+      <details aria-label="More fields" open=${Boolean(task.system || task.answer_schema || task.images?.length)}>
+        <summary>Instructions, form of the answer, images</summary>
+        <${Area} label="Instructions, as a system message" name="system" value=${task.system} />
+        <${Area} label="JSON Schema of the answer" name="answer_schema" value=${task.answer_schema && JSON.stringify(task.answer_schema)} placeholder='{"type": "object"}' />
+        <${Images} kept=${task.images?.length ?? 0} />
+      </details>
+      <fieldset key=${chosen}>
+        <legend>Configuration; what is left empty takes the server's value</legend>
+        <div class="grid">
+          ${Object.entries(strategy.config_schema.properties ?? {}).map(
+            ([name, schema]) => html`<${Field} key=${name} name=${name} schema=${resolve(schema, strategy.config_schema)}
+              given=${task.strategy_config?.[name]} usual=${strategy.default_config[name]} most=${strategy.ceilings[name]} />`,
+          )}
+        </div>
+      </fieldset>
+      <${Budget} value=${task.budget} />`;
   }
 }
 
@@ -129,19 +115,11 @@ function valueOf(text, schema) {
   return schema.type === "string" || schema.enum ? text : JSON.parse(text);
 }
 
-function paramsOf(form, strategy) {
+function configOf(form, strategy) {
   const config = {};
-  const budget = {};
-  for (const [name, text] of form) {
-    const [group, key] = name.split(".");
-    if (!text || !key) continue;
-    if (group === "budget") budget[key] = Number(text);
-    else config[key] = valueOf(text, resolve(strategy.config_schema.properties[key], strategy.config_schema));
+  for (const [name, schema] of Object.entries(strategy.config_schema.properties ?? {})) {
+    const text = form.get(`config.${name}`);
+    if (text) config[name] = valueOf(text, resolve(schema, strategy.config_schema));
   }
-  const params = { query: form.get("query"), strategy: strategy.name };
-  if (form.get("material")) params.material = form.get("material");
-  if (form.get("model")) params.model = form.get("model");
-  if (Object.keys(config).length) params.strategy_config = config;
-  if (Object.keys(budget).length) params.budget = budget;
-  return params;
+  return Object.keys(config).length ? config : undefined;
 }

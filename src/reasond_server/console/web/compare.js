@@ -1,7 +1,7 @@
 // Two runs beside each other: their numbers with the difference, their steps on one axis of time, their answers.
 
 import { Component, html } from "./dom.js";
-import { duration, number, words } from "./format.js";
+import { duration, money, number, words } from "./format.js";
 import { Problem, Prose } from "./parts.js";
 import { follow } from "./rpc.js";
 import { fold } from "./view.js";
@@ -66,7 +66,9 @@ const FIGURES = [
   ["Steps", (view) => view.steps.length, number],
   ["Model calls", (view) => view.calls, number],
   ["Tokens", (view) => view.spent, number],
+  ["Cost", (view) => view.cost ?? undefined, money],
   ["Tokens in", (view) => usageOf(view)?.input_tokens, number],
+  ["of them cached", (view) => usageOf(view)?.cached_input_tokens, number],
   ["Tokens out", (view) => usageOf(view)?.output_tokens, number],
   ["Largest window", (view) => view.completed?.metrics?.strategy_specific?.peak_window_tokens, number],
   ["Time", (view) => view.end - view.begin, duration],

@@ -72,7 +72,6 @@ export function Elsewhere({ id, view, task }) {
   const params = task && paramsOf({ ...task, strategy: view.started.strategy });
   return html`${params &&
     html`<h2>Ask it again</h2>
-      <p><a class="button" href=${`#/ask/${id}`}>Change and ask again</a></p>
       <${Command} name="grpcurl" text=${grpcurl({ task: protoOf(params) }, "ReasoningService/ReasonIterations")} />
       <${Command} name="curl" text=${curl("reasoning.execute", params, "text/event-stream")} />
       <${Command} name="Python" text=${pythonCall(params)} />

@@ -4,16 +4,17 @@ import { html } from "./dom.js";
 import { firstLine, number, plural, savingInWords } from "./format.js";
 import { Bar, Rows } from "./parts.js";
 import { Repair } from "./repair.js";
+import { Tree } from "./tree.js";
 import { Turn } from "./turn.js";
 import { votesOf } from "./view.js";
 
 export function Pictures(props) {
   const { view } = props;
   if (view.kind === "turn") return html`<${Turn} view=${view} told=${props.told} />`;
-  if (view.kind === "repair") return html`<${Repair} view=${view} />`;
+  if (view.kind === "repair") return html`<${Repair} ...${props} />`;
   const kind = view.steps[0]?.kind;
   if (kind === "bounded_context") return html`<${Windows} ...${props} /><${Savings} view=${view} />`;
-  if (kind === "tree") return html`<${Tree} ...${props} />`;
+  if (kind === "tree") return html`<${Thoughts} ...${props} />`;
   if (kind === "react") return html`<${ToolUse} view=${view} />`;
   return html`<${Votes} view=${view} />`;
 }
@@ -126,60 +127,23 @@ function ToolUse({ view }) {
   </section>`;
 }
 
-const NODE_X = 220;
-const NODE_Y = 48;
-const SHOWN_CHARACTERS = 26;
-const MOST_NODES = 400;
-
-// Leaves stand below one another, and a parent in the middle of its children.
-function layOut(steps) {
-  const nodes = new Map();
-  steps.slice(0, MOST_NODES).forEach((step, place) => nodes.set(step.detail.node_id, { step, place, children: [] }));
-  const roots = [];
-  for (const node of nodes.values()) {
-    const parent = nodes.get(node.step.detail.parent_id);
-    (parent ? parent.children : roots).push(node);
-  }
-  let leaves = 0;
-  const put = (node, depth) => {
-    node.x = depth * NODE_X;
-    node.children.forEach((child) => put(child, depth + 1));
-    const { children } = node;
-    node.y = children.length ? (children[0].y + children.at(-1).y) / 2 : leaves++ * NODE_Y;
-  };
-  const origin = { children: roots, step: null };
-  put(origin, 0);
-  return { origin, all: [...nodes.values()], height: Math.max(1, leaves) * NODE_Y };
-}
-
-export function Tree({ view, chosen, onChoose }) {
-  const { origin, all, height } = layOut(view.steps);
-  const width = Math.max(0, ...all.map((each) => each.x)) + 1.3 * NODE_X;
-  const edges = [origin, ...all].flatMap((node) => node.children.map((child) => [node, child]));
-  const left = view.steps.length - all.length;
-  return html`<section>
-    <h2>Tree: a node for each thought, with its score</h2>
-    <p class="legend">
-      <span>○ kept</span><span>┄ ✕ not followed</span><span>✓ has an answer</span>
-      ${left > 0 && html`<span>${plural(left, "more node")} in the list below</span>`}
-    </p>
-    <div class="scroll tree" tabindex="0" role="region" aria-label="Tree of thoughts">
-      <svg role="img" aria-label=${`${plural(all.length, "node")}; the list of steps names them`} width=${width} height=${height} viewBox=${`-14 -30 ${width} ${height}`}>
-        ${edges.map(([from, to]) => html`<path key=${to.place} class=${to.step.detail.is_pruned ? "edge pruned" : "edge"} d=${`M${from.x},${from.y} C${from.x + 70},${from.y} ${to.x - 70},${to.y} ${to.x},${to.y}`} />`)}
-        <circle cx=${origin.x} cy=${origin.y} r="6" class="node" />
-        ${all.map((node) => html`<${Node} key=${node.place} node=${node} isChosen=${node.place === chosen} onChoose=${onChoose} />`)}
-      </svg>
-    </div>
-  </section>`;
-}
-
-function Node({ node, isChosen, onChoose }) {
-  const { detail } = node.step;
-  const mark = detail.answer ? "✓ " : detail.is_pruned ? "✕ " : "";
-  const name = `node${detail.is_pruned ? " pruned" : ""}${isChosen ? " chosen" : ""}`;
-  return html`<g onClick=${() => onChoose(node.place)}>
-    <title>${detail.thought}</title>
-    <circle cx=${node.x} cy=${node.y} r=${5 + 6 * detail.score} class=${name} />
-    <text x=${node.x - 8} y=${node.y - 14}>${mark}${detail.score.toFixed(2)} ${firstLine(detail.thought).slice(0, SHOWN_CHARACTERS)}</text>
-  </g>`;
+function Thoughts({ view, chosen, onChoose }) {
+  const nodes = view.steps.map(({ detail }, place) => ({
+    id: detail.node_id,
+    parentId: detail.parent_id,
+    place,
+    text: `${detail.score.toFixed(2)} ${firstLine(detail.thought)}`,
+    title: detail.thought,
+    mark: detail.answer ? "✓" : detail.is_pruned ? "✕" : "",
+    share: detail.score,
+    isPruned: detail.is_pruned,
+  }));
+  return html`<${Tree}
+    nodes=${nodes}
+    title="Tree: a node for each thought, with its score"
+    label="Tree of thoughts"
+    legend=${["○ kept", "┄ ✕ not followed", "✓ has an answer"]}
+    chosen=${chosen}
+    onChoose=${onChoose}
+  />`;
 }

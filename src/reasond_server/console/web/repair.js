@@ -1,18 +1,20 @@
 // A repair: its candidates in rounds, how each was judged, and the patch.
 
 import { html } from "./dom.js";
-import { number, plural, words } from "./format.js";
-import { Facts, Prose, Text } from "./parts.js";
+import { Diff } from "./diff.js";
+import { firstLine, number, plural, words } from "./format.js";
+import { Facts, Prose } from "./parts.js";
+import { Tree } from "./tree.js";
 
 function candidatesOf(steps) {
   const found = new Map();
-  for (const { event } of steps) {
+  steps.forEach(({ event }, place) => {
     const { body } = event;
-    if (event.name === "candidate") found.set(body.candidate_id, { ...body });
+    if (event.name === "candidate") found.set(body.candidate_id, { ...body, place });
     if (event.name === "critique") Object.assign(found.get(body.candidate_id) ?? {}, { critique: body });
     if (event.name === "vote") body.vote.votes.forEach((vote) => Object.assign(found.get(vote.candidate_id) ?? {}, { vote }));
     if (event.name === "validation") Object.assign(found.get(body.candidate_id) ?? {}, { validation: body });
-  }
+  });
   return [...found.values()];
 }
 
@@ -29,21 +31,47 @@ const verdictOf = ({ status, critique }) => {
 
 const MOST_SHOWN = 200;
 
-export function Repair({ view }) {
-  const candidates = candidatesOf(view.steps);
+// The tree of candidates: each below the one that it was made from, with its verdict and score.
+function Candidates({ candidates, finalId, chosen, onChoose }) {
+  const nodes = candidates.map((each) => ({
+    id: each.candidate_id,
+    parentId: each.parent_id,
+    place: each.place,
+    text: `${each.candidate_id} ${each.critique ? each.critique.score.toFixed(0) : ""} ${firstLine(each.thought ?? "")}`,
+    title: `${each.candidate_id}: ${verdictOf(each)}. ${each.thought ?? ""}`,
+    mark: each.candidate_id === finalId ? "★" : verdictOf(each)[0],
+    share: Math.min(1, Math.max(0, (each.critique?.score ?? 0) / 100)),
+    isPruned: each.status !== "proposed" || (each.critique && each.critique.verdict !== "passed"),
+    isBest: each.candidate_id === finalId,
+  }));
+  return html`<${Tree}
+    nodes=${nodes}
+    title="Candidates: each beside the one that it was made from"
+    label="Tree of candidates"
+    legend=${["★ the winner", "✓ passed", "✕ failed", "– not applied"]}
+    chosen=${chosen}
+    onChoose=${onChoose}
+  />`;
+}
+
+export function Repair({ view, chosen, onChoose }) {
   const final = view.completed;
+  const isWinner = (each) => each.candidate_id === final?.final_candidate_id;
+  const found = candidatesOf(view.steps);
+  const candidates = [...found.filter(isWinner), ...found.filter((each) => !isWinner(each))];
   return html`${final &&
     html`<section aria-labelledby="patch-title">
       <h2 id="patch-title">${verdictOfEnd(final)}</h2>
       <${Facts} facts=${[["Checked with", words(final.verification)], ["Sandbox", words(final.level)], ["Checks run", number(final.checks)], ["Candidates", number(candidates.length)]]} />
-      <${Diff} text=${final.patch} />
+      <${Diff} text=${final.patch} name=${`${view.id.slice(0, 8)}.patch`} />
     </section>`}
+    ${found.length > 0 && html`<${Candidates} candidates=${found} finalId=${final?.final_candidate_id} chosen=${chosen} onChoose=${onChoose} />`}
     ${candidates.length > 0 &&
     html`<section aria-labelledby="candidates-title">
-      <h2 id="candidates-title">Candidates</h2>
+      <h2 id="candidates-title">Candidates by their checks</h2>
       <div class="scroll short" tabindex="0" role="region" aria-label="Candidates"><table>
         <thead><tr><th scope="col">Candidate</th><th scope="col">Made from</th><th scope="col">Verdict</th><th scope="col" class="right">Score</th><th scope="col">Checks</th><th scope="col">Vote</th><th scope="col">Held-out</th></tr></thead>
-        <tbody>${candidates.slice(0, MOST_SHOWN).map((each) => html`<${CandidateRow} key=${each.candidate_id} candidate=${each} isFinal=${each.candidate_id === final?.final_candidate_id} />`)}</tbody>
+        <tbody>${candidates.slice(0, MOST_SHOWN).map((each) => html`<${CandidateRow} key=${each.candidate_id} candidate=${each} isFinal=${isWinner(each)} />`)}</tbody>
       </table></div>
       ${candidates.length > MOST_SHOWN && html`<p class="faint">The first ${MOST_SHOWN} of ${number(candidates.length)}; the steps below hold all.</p>`}
     </section>`}`;
@@ -68,17 +96,6 @@ export function CandidateDetail({ detail }) {
     <${Prose} title="Thought" text=${detail.thought} />
     <h3>Against the original</h3>
     <${Diff} text=${detail.code_or_plan} />`;
-}
-
-const KINDS_OF_LINES = { "+": "added", "-": "removed", "@": "place" };
-
-const kindOfLine = (line) => (/^(\+\+\+|---) /.test(line) ? "place" : (KINDS_OF_LINES[line[0]] ?? ""));
-
-export function Diff({ text }) {
-  if (!text) return html`<p class="faint">No text is kept.</p>`;
-  return html`<${Text} name="diff" label="Unified diff">${text
-    .split("\n")
-    .map((line, place) => html`<span key=${place} class=${kindOfLine(line)}>${line || " "}</span>`)}<//>`;
 }
 
 export function CheckReports({ reports }) {

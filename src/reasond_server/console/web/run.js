@@ -5,6 +5,7 @@ import { Elsewhere } from "./elsewhere.js";
 import { clock, duration, money, number, words } from "./format.js";
 import { Badge, Facts, Problem, Prose, Rows, Tabs, Text } from "./parts.js";
 import { Pictures } from "./pictures.js";
+import { Prompts } from "./prompts.js";
 import { call, follow } from "./rpc.js";
 import { Detail } from "./detail.js";
 import { fold } from "./view.js";
@@ -16,13 +17,17 @@ const PLAY_FRAMES = 80;
 const ENDED_BEFORE_MS = 1_500; // A run that has ended when it is opened is read from its first step.
 const SLIDER = 1_000;
 const ROW_PX = 32;
+const MOST_WRITING = 2_000;
+const SHOWN_WRITING = 600;
+const FORMS = { reasoning: "ask", turn: "ask_turn", repair: "ask_repair" };
 const TOLD_BY = new Set(["started", "handed_off", "completed"]); // What a turn was told and did is read again after these.
 
 export class Run extends Component {
   constructor(props) {
     super(props);
-    this.state = { count: 0, writing: "", link: "", error: null, tab: "Steps", chosen: -1, until: null, isPlaying: false };
+    this.state = { count: 0, link: "", error: null, tab: "Steps", chosen: -1, until: null, isPlaying: false };
     this.events = [];
+    this.writings = new Map(); // What is being written now, by the step that it will be.
     this.leaving = new AbortController();
     this.opened = performance.now();
   }
@@ -35,12 +40,12 @@ export class Run extends Component {
         this.events.push(event);
         const hadEnded = event.name === "completed" && performance.now() - this.opened < ENDED_BEFORE_MS;
         if (hadEnded && this.state.chosen < 0) this.setState({ chosen: 0 });
-        this.writing = "";
+        this.writings.delete(event.body?.index ?? [...this.writings.keys()][0]);
         if (TOLD_BY.has(event.name) && "session_revision" in this.events[0].body) this.readTurn();
         this.draw();
       },
-      onText: ({ text }) => {
-        this.writing = ((this.writing ?? "") + text).slice(-2_000);
+      onText: ({ text, iteration_index: index }) => {
+        this.writings.set(index, ((this.writings.get(index) ?? "") + text).slice(-MOST_WRITING));
         this.draw();
       },
       onLink: (text) => this.state.link !== text && this.setState({ link: text }),
@@ -75,7 +80,7 @@ export class Run extends Component {
   draw() {
     this.drawing ??= setTimeout(() => {
       this.drawing = undefined;
-      this.setState({ count: this.events.length, writing: this.writing });
+      this.setState({ count: this.events.length });
     }, DRAW_MS);
   }
 
@@ -99,7 +104,7 @@ export class Run extends Component {
     }, PLAY_MS);
   }
 
-  render({ id }, { error, task, told, link, writing, tab, chosen, until, isPlaying }) {
+  render({ id }, { error, task, told, link, tab, chosen, until, isPlaying }) {
     const full = fold(this.events);
     const isReplay = until !== null;
     const shown = isReplay ? this.events.filter((each) => each.at - full.begin <= until) : this.events;
@@ -110,21 +115,24 @@ export class Run extends Component {
         <${Badge} state=${stateOf(view)} reason=${view.completed?.finish_reason} />
         <span class="id">${id}</span>
         ${!full.completed && full.started && html`<button type="button" onClick=${() => this.stop(full)}>■ Stop</button>`}
+        ${full.started && html`<a class="button" href=${`#/${FORMS[full.kind]}/${id}`}>Change and run again</a>`}
       </div>
       ${error && html`<${Problem} error=${error} />`}
       <div role="status">${link && html`<p class="cut">⟳ ${link}</p>`}</div>
       ${full.started && this.summary(view, full, task ?? { query: told?.conversation?.message })}
+      ${!isReplay && stateOf(full) === "running" && html`<${Writing} writings=${[...this.writings.values()]} />`}
       ${full.started && this.replay(full, { until, isPlaying, count: view.steps.length })}
       <div class="hidden" role="status" aria-live="polite">${isReplay ? "" : newsOf(view)}</div>
       ${full.started &&
       html`<${Tabs}
-          names=${["Steps", "Raw events", "Same call elsewhere"]}
+          names=${["Steps", "Prompts", "Raw events", "Same call elsewhere"]}
           chosen=${tab}
           label="Views of the run"
           onChoose=${(name) => this.setState({ tab: name })}
         />
         <div role="tabpanel" aria-label=${tab}>
-          ${tab === "Steps" && this.steps(view, full, place, isReplay ? "" : writing)}
+          ${tab === "Steps" && this.steps(view, full, place)}
+          ${tab === "Prompts" && html`<${Prompts} id=${id} steps=${full.steps.length} isOver=${Boolean(full.completed)} />`}
           ${tab === "Raw events" && html`<${RawEvents} events=${shown} />`}
           ${tab === "Same call elsewhere" && html`<${Elsewhere} id=${id} view=${full} task=${task} />`}
         </div>`}`;
@@ -149,6 +157,7 @@ export class Run extends Component {
       <div class="halves">
         <${Prose} heading="h2" title="Asked" text=${asked} />
         <${Prose} heading="h2" title="Answer" text=${completed?.answer} />
+        ${completed && !completed.answer && html`<${Prose} heading="h2" title="Written until then" text=${lastTextOf(view)} />`}
       </div>
       ${completed?.error && html`<${Problem} error=${completed.error} />`}
       ${completed?.warnings?.map((each) => html`<p class="note">Note: ${each}</p>`)}`;
@@ -178,7 +187,7 @@ export class Run extends Component {
     </div>`;
   }
 
-  steps(view, full, place, writing) {
+  steps(view, full, place) {
     const span = Math.max(1, full.end - full.begin);
     const choose = (chosen) => this.setState({ chosen });
     return html`<${Pictures} view=${view} told=${this.state.told} onChoose=${choose} chosen=${place} />
@@ -196,12 +205,24 @@ export class Run extends Component {
             onChoose=${choose}
             row=${(index) => html`<${StepRow} step=${view.steps[index]} number=${index + 1} begin=${full.begin} span=${span} />`}
           />
-          ${stateOf(view) === "running" && html`<p class="writing" aria-hidden="true">${writing || "At work …"}</p>`}
         </section>
         ${place >= 0 && html`<${Detail} step=${view.steps[place]} number=${place + 1} view=${view} />`}
       </div>`;
   }
 }
+
+// What the model writes now, in large letters: of calls at the same time the one that began first.
+function Writing({ writings }) {
+  const more = writings.length - 1;
+  return html`<section class="writing" aria-label="Being written" aria-hidden="true">
+    <p>${writings[0]?.slice(-SHOWN_WRITING) || "At work …"}<span class="caret" /></p>
+    ${more > 0 && html`<small>${number(more)} more at the same time</small>`}
+  </section>`;
+}
+
+// What the last step of a run without an answer had written.
+const lastTextOf = (view) =>
+  view.kind === "repair" ? "" : view.steps.map(({ detail }) => detail.text || detail.thought).findLast(Boolean);
 
 function stateOf(view) {
   if (view.completed) return view.completed.finish_reason;

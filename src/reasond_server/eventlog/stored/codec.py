@@ -22,8 +22,8 @@ from pydantic import TypeAdapter
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
+from reasond_server.types.kept_calls import ModelCall
 from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, list_fields
-from reasond_server.types.model_calls import ModelCall
 
 VERSION: Final = 1
 _NO_SESSION: Final = ',"session_id":""'

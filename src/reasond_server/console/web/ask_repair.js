@@ -1,0 +1,105 @@
+// The form that begins a repair: a folder of code, what is wrong with it, and the checks that say so.
+
+import { html } from "./dom.js";
+import { Area, Beginning, Budget, filled, readBudget } from "./begin.js";
+import { readFolder } from "./files.js";
+import { number } from "./format.js";
+import { call, events } from "./rpc.js";
+
+const ROLES = [
+  ["reproduce", "fails now, shall pass"],
+  ["regression", "passes now, shall go on passing"],
+  ["held_out", "judges the winner alone"],
+];
+const FORMATS = [
+  ["", "the environment's"],
+  ["exit_code", "exit code"],
+  ["junit", "JUnit XML"],
+  ["tap", "TAP"],
+  ["go_json", "go test -json"],
+];
+const SEARCHES = ["", "refine_beam", "lats", "greedy", "best_of_n", "tournament"];
+const QUOTED = /"([^"]*)"|'([^']*)'|(\S+)/g;
+
+// The words of a command line; no shell reads it, so quotes only keep blanks together.
+const argvOf = (line) => [...line.matchAll(QUOTED)].map(([, double, single, plain]) => double ?? single ?? plain);
+
+// What an earlier repair began with: its code is kept as a snapshot.
+async function readStart(id) {
+  const leaving = new AbortController();
+  try {
+    for await (const { data } of events("executions.follow", { execution_id: id }, leaving.signal)) return data.started;
+  } finally {
+    leaving.abort();
+  }
+  return undefined;
+}
+
+export class AskRepair extends Beginning {
+  title = "Begin a repair";
+  place = "ask_repair";
+  method = "repair.execute";
+
+  async load() {
+    const { environments, commands } = await call("repair.list_environments");
+    const before = this.props.from ? await readStart(this.props.from) : undefined;
+    return { environments, commands, before: before ?? {}, checks: 1, found: null };
+  }
+
+  async params(form) {
+    const { commands, before, checks } = this.state;
+    const files = await readFolder(form.getAll("folder").filter((file) => file.name));
+    const found = Array.from({ length: checks }, (_, place) => {
+      const line = form.get(`check-${place}`).trim();
+      const role = form.get(`role-${place}`);
+      const run = commands.includes(line) ? { command: line } : { argv: argvOf(line) };
+      return line && filled({ name: `${role}-${place + 1}`, role, format: form.get(`format-${place}`), ...run });
+    });
+    return filled({
+      goal: form.get("goal"),
+      description: form.get("description"),
+      environment: form.get("environment"),
+      files: files.length ? files : undefined,
+      snapshot_id: files.length ? undefined : before.snapshot_id,
+      checks: found.filter(Boolean),
+      config: filled({ search: form.get("search"), max_candidates: Number(form.get("max_candidates")) || undefined }),
+      budget: readBudget(form),
+      keep_running: true,
+    });
+  }
+
+  fields() {
+    const { environments, commands, before, checks, found } = this.state;
+    const count = ({ target }) => this.setState({ found: target.files.length });
+    return html`${!environments.length && html`<p class="note">This server has no environment for checks: [repair.environments] of its configuration.</p>`}
+      <${Area} label="What is wrong, or wanted" name="description" rows="3" maxlength="100000" />
+      <div class="pair">
+        <label>Folder of the code <input type="file" name="folder" webkitdirectory required=${!before.snapshot_id} onChange=${count} />
+          <small>${found !== null ? `${number(found)} files; what tools make and fetch is left out.` : before.snapshot_id ? "Without a choice, the code of the repair before." : "Nothing is sent before you begin."}</small>
+        </label>
+        <label>Wanted <select name="goal"><option value="fix">a patch</option><option value="plan" selected=${before.goal === "plan"}>a plan, of which nothing is run</option></select></label>
+        <label>Environment <select name="environment">${environments.map(({ name }) => html`<option key=${name} value=${name} selected=${name === before.environment}>${name}</option>`)}</select></label>
+      </div>
+      <fieldset>
+        <legend>Checks: commands with their arguments${commands.length ? `, or one of ${commands.join(", ")}` : ""}</legend>
+        ${Array.from({ length: checks }, (_, place) => html`<${CheckFields} key=${place} place=${place} />`)}
+        <button type="button" onClick=${() => this.setState({ checks: checks + 1 })}>Another check</button>
+      </fieldset>
+      <fieldset>
+        <legend>Search; what is left empty takes the server's value</legend>
+        <div class="grid">
+          <label>Search <select name="search">${SEARCHES.map((each) => html`<option key=${each} value=${each}>${each || "the server's"}</option>`)}</select></label>
+          <label>Most candidates <input type="number" name="max_candidates" min="1" /></label>
+        </div>
+      </fieldset>
+      <${Budget} />`;
+  }
+}
+
+const Options = ({ options }) => options.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`);
+
+const CheckFields = ({ place }) => html`<div class="check-fields">
+  <label>Command <input name=${`check-${place}`} placeholder="python3 -m pytest -q" /></label>
+  <label>Meaning <select name=${`role-${place}`}><${Options} options=${ROLES} /></select></label>
+  <label>It reports by <select name=${`format-${place}`}><${Options} options=${FORMATS} /></select></label>
+</div>`;
