@@ -39,7 +39,7 @@ export class Comparison extends Component {
     return html`<h1>Two runs</h1>
       ${error && html`<${Problem} error=${error} />`}
       ${views.every((each) => each.started) &&
-      html`<div class="scroll" tabindex="0" role="region" aria-label="Comparison"><table>
+      html`<div class="scroll" tabindex="0" role="region" aria-label="Comparison"><table class="compare">
           <thead>
             <tr>
               <th scope="col"><span class="hidden">Figure</span></th>

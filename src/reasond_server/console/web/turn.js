@@ -27,7 +27,7 @@ export function Turn({ view, told }) {
     ${entries.length > 0 &&
     html`<section aria-labelledby="ledger-title">
       <h2 id="ledger-title">Ledger of calls</h2>
-      <div class="scroll" tabindex="0" role="region" aria-label="Ledger of calls"><table>
+      <div class="scroll" tabindex="0" role="region" aria-label="Calls and their results"><table>
         <thead><tr><th scope="col">Call</th><th scope="col">Tool and arguments</th><th scope="col">Who</th><th scope="col">State</th><th scope="col">Result</th></tr></thead>
         <tbody>
           ${entries.map(
@@ -45,6 +45,7 @@ export function Turn({ view, told }) {
 // What a person must know before a call is approved: open while one waits.
 function Conversation({ said, isOpen }) {
   const count = said.history.length + said.left_out_messages;
+  if (!count && !said.system && !said.material && !said.context.length) return null; // The message stands above.
   return html`<details class="said" aria-label="What was said" open=${isOpen}>
     <summary>What was said${count ? `, and ${plural(count, "message")} before` : ""}</summary>
     <${Prose} title="Instructions of the application" text=${said.system} />
