@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.agents.cards import parse_card
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_selection import SelectionInputs, select
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.chain_of_thought import ChainOfThought
-
-if TYPE_CHECKING:
-    from reasond_server.agents.directory import AgentDirectory
 
 STRATEGIES: Final = 100
 AGENTS: Final = 1000
@@ -30,7 +29,7 @@ def _strategies() -> list[ChainOfThought]:
 
 async def _directory() -> AgentDirectory:
     """Return a directory in memory that is full of agents."""
-    directory = MemoryAgentDirectory(max_agents=AGENTS, now=lambda: datetime.now(UTC))
+    directory = AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=AGENTS, now=lambda: datetime.now(UTC))
     offered = ", ".join(f'"reasoning.strategy.s{number:03d}"' for number in range(STRATEGIES))
     card = parse_card(f'{{"capabilities": [{offered}]}}', max_bytes=65_536)
     for number in range(AGENTS):

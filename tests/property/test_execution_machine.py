@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from reasond_server.access.permissions import require_strategy
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.base.clock import Clock
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.eventlog.memory import MemoryExecutionStore
@@ -30,6 +30,8 @@ from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.reasoning.views import read_view
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.types import ExecutionState, Heartbeat, Principal, Task, Usage
 from tests.simulation.scripted import Listed
 from tests.simulation.virtual import VirtualLoop
@@ -150,7 +152,7 @@ class Executions(RuleBasedStateMachine):
         service = ReasoningService(
             registry=registry,
             configuration=StrategyConfiguration(registry=registry, tables={}),
-            directory=MemoryAgentDirectory(max_agents=1, now=self.loop.now),
+            directory=AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=1, now=self.loop.now),
             store=store,
             runner=runner,
             desk=ExecutionDesk(

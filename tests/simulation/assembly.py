@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.base.clock import Clock, encode_nonce
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.reasoning.configuration import StrategyConfiguration
@@ -16,6 +16,8 @@ from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.tools.execution import Tools as ToolSources
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
@@ -100,7 +102,7 @@ def assemble(
     service = ReasoningService(
         registry=registry,
         configuration=StrategyConfiguration(registry=registry, tables={}),
-        directory=MemoryAgentDirectory(max_agents=1, now=world.loop.now),
+        directory=AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=1, now=world.loop.now),
         store=store,
         runner=runner,
         # The same clients read every kind of work.

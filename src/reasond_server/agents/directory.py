@@ -1,15 +1,18 @@
-"""The directory of agents: the port and its implementation in memory. A tenant never sees the agents of another."""
+"""The directory of agents in the database of the event logs. A tenant never sees the agents of another."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pydantic_core
 
 from reasond_server.agents.cards import compute_etag
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
@@ -17,13 +20,37 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from reasond_server.agents.cards import ParsedCard
+    from reasond_server.storage.transactions import Job, Rows, Transactions, Values
     from reasond_server.types import Json
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100
+
+_VERSION = 1
+_TRIES = 3
+_ALIVE = "(expire_time IS NULL OR expire_time > :now)"
+_FIND = f"SELECT body FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND {_ALIVE}"  # noqa: S608 - constants
+_PAGE = f"""
+SELECT body FROM agents WHERE tenant = :tenant AND agent_id > :after AND {_ALIVE} ORDER BY agent_id LIMIT :size
+"""  # noqa: S608 - constants
+_COUNT = f"""
+SELECT count(*), count(CASE WHEN tenant = :tenant THEN 1 END) FROM agents WHERE {_ALIVE}
+"""  # noqa: S608 - constants
+# A statement changes nothing if its caller read an older state; the caller then reads again.
+_INSERT = """
+INSERT INTO agents (tenant, agent_id, etag, body, expire_time) VALUES (:tenant, :agent_id, :etag, :body, :expire_time)
+ON CONFLICT (tenant, agent_id) DO UPDATE SET etag = excluded.etag, body = excluded.body,
+    expire_time = excluded.expire_time WHERE agents.expire_time <= :now
+RETURNING agent_id
+"""
+_UPDATE = """
+UPDATE agents SET etag = :etag, body = :body, expire_time = :expire_time
+WHERE tenant = :tenant AND agent_id = :agent_id AND etag = :known RETURNING agent_id
+"""
+_DELETE = "DELETE FROM agents WHERE tenant = :tenant AND agent_id = :agent_id AND etag = :known RETURNING agent_id"
+_DROP_EXPIRED = "DELETE FROM agents WHERE expire_time <= :now RETURNING agent_id"
 
 _AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_TOKEN_CHARACTERS = 512
@@ -55,8 +82,25 @@ class AgentPage:
     next_page_token: str = ""
 
 
-class AgentDirectory(Protocol):
-    """Keeps agents by tenant and id."""
+class AgentDirectory:
+    """Keeps agents by tenant and id over `rows`; `now` returns the time in UTC.
+
+    It holds `max_agents` of all tenants, and `max_agents_per_tenant` of each, so that no tenant can fill it (None: no
+    limit); N processes that register at the same moment can exceed the limit by up to N agents.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Transactions,
+        max_agents: int,
+        now: Callable[[], datetime],
+        max_agents_per_tenant: int | None = None,
+    ) -> None:
+        self._rows = rows
+        self._max_agents = max_agents
+        self._max_per_tenant = max_agents_per_tenant
+        self._now = now
 
     async def register(
         self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
@@ -68,7 +112,29 @@ class AgentDirectory(Protocol):
             EtagMismatchError: `etag` is given and the agent has another.
             StoreFullError: there is no room for another agent.
         """
-        ...
+        for _ in range(_TRIES):
+            now = self._now()
+            known = await self._find(tenant, agent_id)
+            if etag:
+                _require_etag(known, agent_id, etag)
+            if known is None:
+                await self._make_room(tenant, now)
+            registration = uuid.uuid4().hex
+            agent = _build_agent(
+                parsed, registration, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s
+            )
+            values = {
+                "tenant": tenant,
+                "agent_id": agent_id,
+                "etag": agent.etag,
+                "body": _encode(agent),
+                "expire_time": agent.expire_time.timestamp() if agent.expire_time else None,
+                "now": now.timestamp(),
+                "known": known.etag if known else "",
+            }
+            if await self._change(_UPDATE if known else _INSERT, values):
+                return agent
+        raise InternalError("an agent changed whenever it was to be registered")
 
     async def get(self, *, tenant: str, agent_id: str) -> RegisteredAgent:
         """Return the agent.
@@ -76,7 +142,10 @@ class AgentDirectory(Protocol):
         Raises:
             AgentNotFoundError: `tenant` has no such agent.
         """
-        ...
+        agent = await self._find(tenant, agent_id)
+        if agent is None:
+            raise _build_not_found_error(agent_id)
+        return agent
 
     async def list(
         self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
@@ -86,7 +155,16 @@ class AgentDirectory(Protocol):
         Raises:
             InvalidRequestError: the size is negative, or the token was not made for this list.
         """
-        ...
+        size, after = _read_list_bounds(page_size, page_token, capabilities)
+        wanted, found = set(capabilities), list[RegisteredAgent]()
+        while len(found) <= size:
+            values = {"tenant": tenant, "after": after, "now": self._now().timestamp(), "size": size + 1}
+            agents = [_decode(body) for (body,) in await self._rows.select(_PAGE, values)]
+            found += [agent for agent in agents if wanted.issubset(agent.capabilities)]
+            if len(agents) <= size:
+                break
+            after = agents[-1].agent_id
+        return AgentPage(agents=tuple(found[:size]), next_page_token=_build_next_token(found, size, capabilities))
 
     async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
         """Remove the agent.
@@ -95,87 +173,49 @@ class AgentDirectory(Protocol):
             AgentNotFoundError: `tenant` has no such agent.
             EtagMismatchError: `etag` is given and the agent has another.
         """
-        ...
+        for _ in range(_TRIES):
+            known = await self.get(tenant=tenant, agent_id=agent_id)
+            if etag:
+                _require_etag(known, agent_id, etag)
+            values = {"tenant": tenant, "agent_id": agent_id, "known": known.etag}
+            if await self._change(_DELETE, values):
+                return
+        raise InternalError("an agent changed whenever it was to be deleted")
 
-
-class MemoryAgentDirectory:
-    """Keeps as many agents in memory as `DirectoryRoom` allows; `now` returns the time in UTC."""
-
-    def __init__(
-        self, *, max_agents: int, now: Callable[[], datetime], max_agents_per_tenant: int | None = None
-    ) -> None:
-        self._room = DirectoryRoom(max_agents=max_agents, max_per_tenant=max_agents_per_tenant)
-        self._now = now
-        self._agents: dict[tuple[str, str], RegisteredAgent] = {}
-        self._revision = 0
-
-    async def register(
-        self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
-    ) -> RegisteredAgent:
-        """See AgentDirectory."""
-        now = self._now()
-        known = self._find(tenant, agent_id)
-        if etag:
-            require_etag(known, agent_id, etag)
-        if known is None:
-            self._make_room(tenant)
-        self._revision += 1
-        registration = str(self._revision)
-        agent = build_agent(parsed, registration, tenant=tenant, agent_id=agent_id, known=known, now=now, ttl_s=ttl_s)
-        self._agents[tenant, agent_id] = agent
-        return agent
-
-    async def get(self, *, tenant: str, agent_id: str) -> RegisteredAgent:
-        """See AgentDirectory."""
-        agent = self._find(tenant, agent_id)
-        if agent is None:
-            raise build_not_found_error(agent_id)
-        return agent
-
-    async def list(
-        self, *, tenant: str, capabilities: Sequence[str] = (), page_size: int = 0, page_token: str = ""
-    ) -> AgentPage:
-        """See AgentDirectory."""
-        size, after = read_list_bounds(page_size, page_token, capabilities)
-        wanted = set(capabilities)
-        self._drop_expired()
-        agents = sorted(
-            (
-                agent
-                for (owner, agent_id), agent in self._agents.items()
-                if owner == tenant and agent_id > after and wanted.issubset(agent.capabilities)
-            ),
-            key=lambda agent: agent.agent_id,
-        )
-        return AgentPage(agents=tuple(agents[:size]), next_page_token=build_next_token(agents, size, capabilities))
-
-    async def delete(self, *, tenant: str, agent_id: str, etag: str = "") -> None:
-        """See AgentDirectory."""
-        known = await self.get(tenant=tenant, agent_id=agent_id)
-        if etag:
-            require_etag(known, agent_id, etag)
-        del self._agents[tenant, agent_id]
-
-    def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
+    async def _find(self, tenant: str, agent_id: str) -> RegisteredAgent | None:
         """Return the agent; None if it does not exist or has expired."""
-        agent = self._agents.get((tenant, agent_id))
-        if agent is not None and _has_lapsed(agent, self._now()):
-            del self._agents[tenant, agent_id]
+        if not is_agent_id(agent_id):
             return None
-        return agent
+        values = {"tenant": tenant, "agent_id": agent_id, "now": self._now().timestamp()}
+        rows = await self._rows.select(_FIND, values)
+        return _decode(rows[0][0]) if rows else None
 
-    def _drop_expired(self) -> None:
-        """Remove the expired agents."""
-        now = self._now()
-        self._agents = {key: agent for key, agent in self._agents.items() if not _has_lapsed(agent, now)}
+    async def _make_room(self, tenant: str, now: datetime) -> None:
+        """Refuse another agent of `tenant` if there is no room for it; delete expired agents."""
+        values = {"now": now.timestamp()}
+        ((held, held_by_tenant),) = await self._rows.select(_COUNT, values | {"tenant": tenant})
+        if self._max_per_tenant is not None and held_by_tenant >= self._max_per_tenant:
+            raise StoreFullError(
+                f"The tenant has registered {held_by_tenant} agents, as many as one may",
+                remedy="Delete agents, register with a ttl, or have agents.max_agents_per_tenant raised.",
+            )
+        if held >= self._max_agents:
+            raise StoreFullError(
+                f"The directory holds {held} agents, as many as it may",
+                remedy="Delete agents, register with a ttl, or have agents.max_agents raised.",
+            )
+        await self._change(_DROP_EXPIRED, values)
 
-    def _make_room(self, tenant: str) -> None:
-        """Refuse another agent of `tenant` if there is no room for it."""
-        self._drop_expired()
-        self._room.require(held=len(self._agents), held_by_tenant=sum(owner == tenant for owner, _ in self._agents))
+    async def _change(self, statement: str, values: Values) -> Rows:
+        """Run a statement once and return its rows: told by them, its caller reads again and decides."""
+
+        def run() -> Job[Rows]:
+            return (yield statement, values)
+
+        return await self._rows.change(run, repeats=False)
 
 
-def build_agent(
+def _build_agent(
     parsed: ParsedCard,
     registration: str,
     *,
@@ -207,32 +247,7 @@ def is_agent_id(text: str) -> bool:
     return _AGENT_ID.fullmatch(text) is not None
 
 
-@value
-class DirectoryRoom:
-    """Most agents of all tenants, and most agents of one tenant, so that no tenant can fill the directory."""
-
-    max_agents: int
-    max_per_tenant: int | None
-
-    def require(self, *, held: int, held_by_tenant: int) -> None:
-        """Require room for one more agent of a tenant.
-
-        Raises:
-            StoreFullError: the tenant or the directory has reached its limit.
-        """
-        if self.max_per_tenant is not None and held_by_tenant >= self.max_per_tenant:
-            raise StoreFullError(
-                f"The tenant has registered {held_by_tenant} agents, as many as one may",
-                remedy="Delete agents, register with a ttl, or have agents.max_agents_per_tenant raised.",
-            )
-        if held >= self.max_agents:
-            raise StoreFullError(
-                f"The directory holds {held} agents, as many as it may",
-                remedy="Delete agents, register with a ttl, or have agents.max_agents raised.",
-            )
-
-
-def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
+def _read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str]) -> tuple[int, str]:
     """Return the number of agents on a page and the id after which the page starts.
 
     Raises:
@@ -244,20 +259,15 @@ def read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[str
     return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), after
 
 
-def build_next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
+def _build_next_token(agents: Sequence[RegisteredAgent], size: int, capabilities: Sequence[str]) -> str:
     """Return the token of the page after the first `size` of `agents`; empty if there are no more agents."""
     return _build_page_token(agents[size - 1].agent_id, capabilities) if len(agents) > size else ""
 
 
-def _has_lapsed(agent: RegisteredAgent, now: datetime) -> bool:
-    """Return whether `agent` has expired."""
-    return agent.expire_time is not None and agent.expire_time <= now
-
-
-def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
+def _require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> None:
     """Refuse a change if the agent has changed since the caller read it."""
     if agent is None:
-        raise build_not_found_error(agent_id)
+        raise _build_not_found_error(agent_id)
     if agent.etag != etag:
         raise EtagMismatchError(
             f"Agent {show(agent_id)} has changed since etag {show(etag)} was read",
@@ -265,7 +275,7 @@ def require_etag(agent: RegisteredAgent | None, agent_id: str, etag: str) -> Non
         )
 
 
-def build_not_found_error(agent_id: str) -> AgentNotFoundError:
+def _build_not_found_error(agent_id: str) -> AgentNotFoundError:
     """Return the error for an agent that the caller does not have."""
     return AgentNotFoundError(f"Agent not found: {show(agent_id)}", remedy="ListAgents names those that exist.")
 
@@ -296,3 +306,22 @@ def _hash_filter(capabilities: Sequence[str]) -> str:
     """Return a short hash of the filter."""
     joined = "\n".join(sorted(set(capabilities)))
     return hashlib.sha256(joined.encode(errors="replace")).hexdigest()[:16]
+
+
+def _encode(agent: RegisteredAgent) -> str:
+    return pydantic_core.to_json({"v": _VERSION, "agent": agent}).decode()
+
+
+def _decode(text: str) -> RegisteredAgent:
+    row = pydantic_core.from_json(text)
+    if row["v"] != _VERSION:
+        raise InternalError(
+            f"a stored agent has version {row['v']}, this release reads {_VERSION}",
+            remedy="Run the release that wrote it, or a later one.",
+        )
+    agent: dict[str, Any] = row["agent"]
+    for name in ("create_time", "update_time", "expire_time"):
+        agent[name] = agent[name] and datetime.fromisoformat(agent[name]).astimezone(UTC)
+    for name in ("capabilities", "strategies", "supported_methods"):
+        agent[name] = tuple(agent[name])
+    return RegisteredAgent(**agent)

@@ -14,12 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.quotas import NO_SHARE, TenantShare
-from reasond_server.snapshots.snapshot_store import MemorySnapshotStore, SnapshotQuota
+from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
+from reasond_server.storage.revisions import SchemaState, require_current
+from reasond_server.storage.sqlite_file import SqliteFile, migrate_file, open_memory, read_file_state
 from reasond_server.storage.store_clock import STEADY, Steadiness, StoreClock, open_clock
+from reasond_server.storage.transactions import (
+    MemoryTransactions,
+    PostgresTransactions,
+    SqliteTransactions,
+    Transactions,
+)
 from reasond_server.telemetry.observers import UNSEEN_STORE, StoreFacts
 from reasond_server.types.values import value
 
@@ -27,11 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from reasond_server.agents.directory import AgentDirectory
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.snapshots.snapshot_store import SnapshotStore
-    from reasond_server.storage.transactions import Transactions
 
 _LOOK_S: Final = 1.0
 _MEASURED_EVERY: Final = 5
@@ -113,6 +118,7 @@ class StoreWatch:
 MEMORY_URL: Final = "memory:"
 FILE_NAME: Final = "reasond.db"
 _SQLITE: Final = "sqlite:///"
+_QUOTAS_IN_MEMORY: Final = 4
 _IN_MEMORY: Final = "in memory: executions end with the process"
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
@@ -206,11 +212,7 @@ def open_memory_stores(options: StoreOptions) -> Stores:
         monotonic=options.monotonic,
         quota=options.tenant_share.build_quota(max_executions=max_executions, max_bytes=max_bytes),
     )
-    agents = MemoryAgentDirectory(
-        max_agents=options.max_agents, max_agents_per_tenant=options.max_agents_per_tenant, now=clock.expiry_now
-    )
-    snapshots = MemorySnapshotStore(quota=options.snapshot_quota)
-    return Stores(executions=executions, agents=agents, snapshots=snapshots, place=_IN_MEMORY, clock=clock)
+    return _build_stores(options, executions, None, clock, place=_IN_MEMORY)
 
 
 def migrate_stores(*, url: str, data_dir: str) -> str:
@@ -227,7 +229,6 @@ def migrate_stores(*, url: str, data_dir: str) -> str:
 
         migrate_database(url)
         return f"the database {describe_address(url)} has the schema of this release"
-    from reasond_server.storage.sqlite_file import migrate_file  # noqa: PLC0415 - only where a file is used
 
     path = find_store_file(url, data_dir)
     migrate_file(path)
@@ -242,7 +243,6 @@ def examine_stores(*, url: str, data_dir: str) -> str:
     """
     if url == MEMORY_URL:
         return _IN_MEMORY
-    from reasond_server.storage.revisions import SchemaState, require_current  # noqa: PLC0415 - as above
 
     if url.startswith(_POSTGRES):
         _require_driver()
@@ -250,7 +250,6 @@ def examine_stores(*, url: str, data_dir: str) -> str:
 
         require_current(read_database_state(url), where=describe_address(url))
         return f"PostgreSQL, {describe_address(url)}"
-    from reasond_server.storage.sqlite_file import read_file_state  # noqa: PLC0415 - as above
 
     path = find_store_file(url, data_dir)
     state = read_file_state(path)
@@ -289,8 +288,6 @@ def find_store_file(url: str, data_dir: str) -> Path:
 async def _open_sqlite_stores(options: StoreOptions) -> Stores:
     # Imported here: a server that stores in memory needs none of it.
     from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
-    from reasond_server.storage.sqlite_file import SqliteFile  # noqa: PLC0415 - as above
-    from reasond_server.storage.transactions import SqliteTransactions  # noqa: PLC0415 - as above
 
     path, bound = find_store_file(options.url, options.data_dir), options.max_file_bytes
     file = await SqliteFile.open(path, synchronous=options.synchronous, max_file_bytes=bound)
@@ -313,7 +310,6 @@ async def _open_postgres_stores(options: StoreOptions) -> Stores:
     _require_driver()
     from reasond_server.eventlog.stored.postgres_store import PostgresExecutionStore  # noqa: PLC0415 - an extra
     from reasond_server.storage.postgres_pool import PostgresPool, describe_address  # noqa: PLC0415 - an extra
-    from reasond_server.storage.transactions import PostgresTransactions  # noqa: PLC0415 - an extra
 
     pool = await PostgresPool.open(options.url)
     transactions = PostgresTransactions(pool)
@@ -339,28 +335,26 @@ async def _open_postgres_stores(options: StoreOptions) -> Stores:
 def _build_stores(
     options: StoreOptions,
     executions: ExecutionStore,
-    transactions: Transactions,
+    transactions: Transactions | None,
     clock: StoreClock,
     *,
     place: str,
 ) -> Stores:
-    """Return the stores of one database."""
-    from reasond_server.agents.stored_directory import StoredAgentDirectory  # noqa: PLC0415 - databases alone need it
-    from reasond_server.snapshots.stored import StoredSnapshotStore  # noqa: PLC0415 - databases alone need it
-
-    directory = StoredAgentDirectory(
-        rows=transactions,
+    """Return the stores of one database; without `transactions` the others are in memory, too."""
+    quota, snapshot_rows = options.snapshot_quota, transactions
+    if snapshot_rows is None or not options.stores_content:
+        quota = replace(quota, max_bytes_of_all=_QUOTAS_IN_MEMORY * quota.max_bytes)
+        snapshot_rows = MemoryTransactions(open_memory())
+    directory = AgentDirectory(
+        rows=transactions or snapshot_rows,
         max_agents=options.max_agents,
         max_agents_per_tenant=options.max_agents_per_tenant,
         now=clock.expiry_now,
     )
-    snapshots: SnapshotStore = MemorySnapshotStore(quota=options.snapshot_quota)
-    if options.stores_content:
-        snapshots = StoredSnapshotStore(rows=transactions, quota=options.snapshot_quota)
     return Stores(
         executions=executions,
         agents=directory,
-        snapshots=snapshots,
+        snapshots=SnapshotStore(rows=snapshot_rows, quota=quota),
         transactions=transactions,
         place=place,
         clock=clock,

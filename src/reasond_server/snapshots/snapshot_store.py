@@ -1,44 +1,135 @@
-"""The port of the stores of snapshots, and the store in memory, which is lost when the process ends."""
+"""Snapshots in the database of the event logs."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+import asyncio
+import json
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.repairs import SnapshotNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.snapshots.manifests import derive_snapshot_id, measure_manifest
-from reasond_server.types.repairs import Snapshot
+from reasond_server.snapshots.manifests import derive_snapshot_id, is_snapshot_id, measure_manifest
+from reasond_server.types.repairs import FileEntry, Snapshot
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from reasond_server.types.repairs import FileEntry
+    from reasond_server.storage.transactions import Job, Rows, Transactions, Values
+
+ResultT = TypeVar("ResultT")
+
+_VERSION: Final = 1
+_PIECE_BYTES: Final = 1024 * 1024
+_JOBS_AT_ONCE: Final = 2
+
+# Makes or locks the row: whatever else changes snapshots of the tenant waits until this transaction ends.
+_LOCK: Final = """
+INSERT INTO snapshot_tenants (tenant) VALUES (:tenant) ON CONFLICT (tenant) DO UPDATE SET tenant = excluded.tenant
+"""
+_LEAVE: Final = """
+DELETE FROM snapshot_tenants
+WHERE tenant = :tenant AND NOT EXISTS (SELECT 1 FROM snapshots s WHERE s.tenant = :tenant)
+"""
+_PROLONG: Final = """
+UPDATE snapshots SET expire_time = CASE WHEN expire_time < :expire_time THEN :expire_time ELSE expire_time END
+WHERE tenant = :tenant AND snapshot_id = :snapshot_id AND expire_time > :now
+RETURNING create_time, expire_time, manifest
+"""
+# One that has expired begins anew, with the contents that are still there.
+_CREATE: Final = """
+INSERT INTO snapshots (tenant, snapshot_id, create_time, expire_time, manifest_bytes, manifest)
+VALUES (:tenant, :snapshot_id, :now, :expire_time, :manifest_bytes, :manifest)
+ON CONFLICT (tenant, snapshot_id) DO UPDATE SET create_time = excluded.create_time, expire_time = excluded.expire_time
+"""
+_ADD_CONTENTS: Final = """
+INSERT INTO snapshot_contents (tenant, digest, size_bytes)
+SELECT :tenant, key, CAST(CAST(value AS TEXT) AS BIGINT) FROM json_each(:contents) WHERE TRUE ON CONFLICT DO NOTHING
+"""
+_ADD_FILES: Final = """
+INSERT INTO snapshot_files (tenant, snapshot_id, digest, size_bytes)
+SELECT :tenant, :snapshot_id, key, CAST(CAST(value AS TEXT) AS BIGINT) FROM json_each(:contents) WHERE TRUE
+ON CONFLICT DO NOTHING
+"""
+_USED: Final = """
+SELECT
+    (SELECT CAST(coalesce(sum(size_bytes), 0) AS BIGINT) FROM snapshot_contents WHERE tenant = :tenant)
+    + CAST(coalesce(sum(manifest_bytes), 0) AS BIGINT),
+    count(*)
+FROM snapshots WHERE tenant = :tenant
+"""
+_USED_BY_ALL: Final = """
+SELECT (SELECT coalesce(sum(size_bytes), 0) FROM snapshot_contents) + coalesce(sum(manifest_bytes), 0) FROM snapshots
+"""
+_MISSING: Final = """
+SELECT c.digest FROM snapshot_files f
+JOIN snapshot_contents c ON c.tenant = f.tenant AND c.digest = f.digest AND c.size_bytes = f.size_bytes
+WHERE f.tenant = :tenant AND f.snapshot_id = :snapshot_id AND c.content IS NULL ORDER BY c.digest
+"""
+_KNOWN: Final = """
+SELECT digest, size_bytes FROM snapshot_contents
+WHERE tenant = :tenant AND digest IN (SELECT key FROM json_each(:digests))
+"""
+_HELD: Final = f"{_KNOWN} AND content IS NOT NULL ORDER BY digest"
+_READ: Final = """
+SELECT digest, content FROM snapshot_contents
+WHERE tenant = :tenant AND digest IN (SELECT key FROM json_each(:digests)) AND content IS NOT NULL
+"""
+_PUT: Final = """
+UPDATE snapshot_contents SET content = :content
+WHERE tenant = :tenant AND digest = :digest AND size_bytes = :size_bytes AND content IS NULL
+"""
+_EXPIRED: Final = """
+SELECT tenant, snapshot_id FROM snapshots WHERE expire_time <= :now ORDER BY expire_time LIMIT :limit
+"""
+_EXPIRED_OF_TENANT: Final = "SELECT snapshot_id FROM snapshots WHERE tenant = :tenant AND expire_time <= :now"
+_DROP: Final = """
+DELETE FROM snapshots WHERE tenant = :tenant AND snapshot_id = :snapshot_id AND expire_time <= :now
+RETURNING snapshot_id
+"""
+_DROP_CONTENTS: Final = """
+DELETE FROM snapshot_contents
+WHERE tenant = :tenant AND (digest, size_bytes) IN (
+    SELECT f.digest, f.size_bytes FROM snapshot_files f WHERE f.tenant = :tenant AND f.snapshot_id = :snapshot_id
+) AND NOT EXISTS (
+    SELECT 1 FROM snapshot_files o
+    WHERE o.tenant = snapshot_contents.tenant AND o.digest = snapshot_contents.digest
+        AND o.size_bytes = snapshot_contents.size_bytes AND o.snapshot_id <> :snapshot_id
+)
+"""
+_DROP_FILES: Final = "DELETE FROM snapshot_files WHERE tenant = :tenant AND snapshot_id = :snapshot_id"
 
 
 @value
 class SnapshotQuota:
     """What the snapshots of one tenant may take together; contents that several of them share count once.
 
-    A content counts from the moment at which a manifest names it. Manifests count, too.
+    A content counts from the moment at which a manifest names it. Manifests count, too. `max_bytes_of_all` bounds the
+    snapshots of all tenants together, where they are in memory.
     """
 
     max_bytes: int = 256 * 1024 * 1024
     max_snapshots: int = 1000
+    max_bytes_of_all: int | None = None
 
 
-class SnapshotStore(Protocol):
-    """Keeps manifests and contents by tenant. Equal contents of a tenant are stored once.
+class SnapshotStore:
+    """Keeps manifests and contents by tenant, over `rows`. Equal contents of a tenant are stored once.
 
-    A content is that of a file if it has the digest and the size that the manifest names.
+    A content is that of a file if it has the digest and the size that the manifest names. Contents are read in pieces
+    of about 1 MiB. Every method raises StoreUnavailableError if the store cannot be reached.
 
-    Every method raises StoreUnavailableError if the store cannot be reached.
+    At most two of its jobs are in the database at once, because all jobs of the other stores use the same connections.
     """
+
+    def __init__(self, *, rows: Transactions, quota: SnapshotQuota) -> None:
+        self._rows = rows
+        self._quota = quota
+        self._free = asyncio.Semaphore(_JOBS_AT_ONCE)
 
     async def create(
         self, tenant: str, entries: Sequence[FileEntry], *, now: datetime, expire_time: datetime
@@ -48,7 +139,11 @@ class SnapshotStore(Protocol):
         Raises:
             StoreFullError: the tenant's quota would be exceeded, missing contents included.
         """
-        ...
+        # 5,000 files take some 20 ms.
+        values = await asyncio.to_thread(_encode, entries)
+        values |= {"tenant": tenant, "now": now.timestamp(), "expire_time": expire_time.timestamp()}
+        times, missing = await self._change(partial(_create, values, self._quota))
+        return _build(values["snapshot_id"], entries, times, missing)
 
     async def put(self, tenant: str, contents: Mapping[str, bytes]) -> None:
         """Store contents by digest; those that are stored already change nothing.
@@ -56,7 +151,7 @@ class SnapshotStore(Protocol):
         Raises:
             InvalidRequestError: no snapshot of the tenant has a file with this digest and this size; nothing is stored.
         """
-        ...
+        await self._change(partial(_put, tenant, contents))
 
     async def find(
         self, tenant: str, snapshot_id: str, *, now: datetime, expire_time: datetime | None = None
@@ -66,30 +161,74 @@ class SnapshotStore(Protocol):
         Raises:
             SnapshotNotFoundError: the tenant has none with this id, or it has expired.
         """
-        ...
+        if not is_snapshot_id(snapshot_id):
+            raise _build_not_found_error(snapshot_id)
+        values = {
+            "tenant": tenant,
+            "snapshot_id": snapshot_id,
+            "now": now.timestamp(),
+            "expire_time": (expire_time or now).timestamp(),
+        }
+        times, missing, manifest = await self._change(partial(_find, values))
+        entries = await asyncio.to_thread(_decode, manifest)
+        return _build(snapshot_id, entries, times, missing)
 
     async def read(self, tenant: str, digests: Sequence[str]) -> Mapping[str, bytes]:
         """Return contents by digest; those that are not there are left out."""
-        ...
+        contents: dict[str, bytes] = {}
+        for piece in _split(await self._select(_HELD, {"tenant": tenant, "digests": _encode_names(digests)})):
+            values = {"tenant": tenant, "digests": _encode_names(piece)}
+            rows = await self._select(_READ, values)
+            contents.update((digest, content) for digest, content in rows)
+        return contents
 
     async def sweep(self, *, now: datetime, limit: int) -> int:
-        """Forget at most `limit` expired snapshots, and contents that no snapshot has; return how many it forgot."""
-        ...
+        """Forget at most `limit` expired snapshots, and contents that no snapshot has; return how many it forgot.
+
+        Each snapshot is a transaction, so that other writers need not wait for all.
+        """
+        found = await self._select(_EXPIRED, {"now": now.timestamp(), "limit": limit})
+        dropped = 0
+        for tenant, snapshot_id in found:
+            values = {"tenant": tenant, "snapshot_id": snapshot_id, "now": now.timestamp()}
+            dropped += await self._change(partial(_sweep, values))
+        if found:
+            await self._rows.erase()
+        return dropped
+
+    async def _change(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        async with self._free:
+            return await self._rows.change(begin)
+
+    async def _select(self, statement: str, values: Values) -> Rows:
+        async with self._free:
+            return await self._rows.select(statement, values)
 
 
-_REMEDY = "Wait until older ones expire, or have the operator raise [repair] snapshot_quota_bytes."
+def _create(values: Values, quota: SnapshotQuota) -> Job[tuple[Sequence[Any], Rows]]:
+    yield _LOCK, values
+    found = yield _PROLONG, values
+    if not found:
+        yield _CREATE, values
+        yield _ADD_CONTENTS, values
+        yield _ADD_FILES, values
+        try:
+            yield from _require_quota(values, quota)
+        except StoreFullError:
+            for (snapshot_id,) in (yield _EXPIRED_OF_TENANT, values):
+                yield from _drop({**values, "snapshot_id": snapshot_id})
+            yield from _require_quota(values, quota)
+    missing = yield _MISSING, values
+    times = found[0][:2] if found else (values["now"], values["expire_time"])
+    return times, missing
 
 
-def require_quota(quota: SnapshotQuota, *, used_bytes: int, snapshots: int) -> None:
-    """Refuse a snapshot with which its tenant would have `snapshots` of them, with `used_bytes` in all.
-
-    Raises:
-        StoreFullError: that is more than the quota.
-    """
+def _require_quota(values: Values, quota: SnapshotQuota) -> Job[None]:
+    ((used_bytes, snapshots),) = yield _USED, values
     if used_bytes > quota.max_bytes:
         raise StoreFullError(
             f"Your snapshots would take {used_bytes} bytes, at most {quota.max_bytes} are allowed",
-            remedy=_REMEDY,
+            remedy="Wait until older ones expire, or have the operator raise [repair] snapshot_quota_bytes.",
             metadata={"max_bytes": str(quota.max_bytes), "used_bytes": str(used_bytes)},
         )
     if snapshots > quota.max_snapshots:
@@ -98,9 +237,112 @@ def require_quota(quota: SnapshotQuota, *, used_bytes: int, snapshots: int) -> N
             remedy="Wait until older ones expire.",
             metadata={"max_snapshots": str(quota.max_snapshots)},
         )
+    if quota.max_bytes_of_all is not None:
+        ((together,),) = yield _USED_BY_ALL, values
+        if together > quota.max_bytes_of_all:
+            raise StoreFullError(
+                f"The snapshots of all callers would take {together} bytes in memory, at most "
+                f"{quota.max_bytes_of_all} are allowed",
+                remedy="Retry later, or have the operator use a database for [store], or raise [repair] "
+                "snapshot_quota_bytes.",
+            )
 
 
-def build_not_found_error(snapshot_id: str) -> SnapshotNotFoundError:
+def _put(tenant: str, contents: Mapping[str, bytes]) -> Job[None]:
+    yield _LOCK, {"tenant": tenant}
+    rows = yield _KNOWN, {"tenant": tenant, "digests": _encode_names(contents)}
+    known = {(digest, size) for digest, size in rows}
+    if unknown := [(digest, len(each)) for digest, each in contents.items() if (digest, len(each)) not in known]:
+        raise _build_unknown_content_error(unknown)
+    yield (
+        _PUT,
+        [
+            {"tenant": tenant, "digest": digest, "size_bytes": len(content), "content": content}
+            for digest, content in contents.items()
+        ],
+    )
+
+
+def _find(values: Values) -> Job[tuple[Sequence[Any], Rows, str]]:
+    # The statement locks the row, also where it prolongs nothing: a sweep cannot come between it and the next one.
+    rows = yield _PROLONG, values
+    if not rows:
+        raise _build_not_found_error(str(values["snapshot_id"]))
+    missing = yield _MISSING, values
+    return rows[0][:2], missing, rows[0][2]
+
+
+def _sweep(values: Values) -> Job[bool]:
+    yield _LOCK, values
+    is_gone = yield from _drop(values)
+    yield _LEAVE, values
+    return is_gone
+
+
+def _drop(values: Values) -> Job[bool]:
+    """Delete a snapshot if it has expired, with the contents that no other one has."""
+    if not (yield _DROP, values):
+        return False
+    yield _DROP_CONTENTS, values
+    yield _DROP_FILES, values
+    return True
+
+
+def _encode(entries: Sequence[FileEntry]) -> dict[str, Any]:
+    """Return the columns of a manifest, and its contents with their sizes."""
+    files = [[entry.path, entry.digest, entry.size_bytes, entry.is_executable] for entry in entries]
+    return {
+        "snapshot_id": derive_snapshot_id(entries),
+        "manifest": json.dumps({"v": _VERSION, "files": files}, ensure_ascii=False, separators=(",", ":")),
+        "manifest_bytes": measure_manifest(entries),
+        "contents": json.dumps({entry.digest: entry.size_bytes for entry in entries}),
+    }
+
+
+def _decode(manifest: str) -> Sequence[FileEntry]:
+    row = json.loads(manifest)
+    if row["v"] != _VERSION:
+        raise InternalError(
+            f"a stored snapshot has version {row['v']}, this release reads {_VERSION}",
+            remedy="Run the release that wrote it, or a later one.",
+        )
+    return [
+        FileEntry(path=path, digest=digest, size_bytes=size, is_executable=is_executable)
+        for path, digest, size, is_executable in row["files"]
+    ]
+
+
+def _encode_names(digests: Sequence[str] | Mapping[str, bytes]) -> str:
+    """Return digests as the keys of a JSON object, which both databases take apart with the same function."""
+    return json.dumps(dict.fromkeys(digests, 0))
+
+
+def _split(sizes: Rows) -> Iterator[Sequence[str]]:
+    """Yield digests, given with their sizes, in pieces of about _PIECE_BYTES."""
+    piece: list[str] = []
+    held = 0
+    for digest, size in sizes:
+        piece.append(digest)
+        held += size
+        if held >= _PIECE_BYTES:
+            yield piece
+            piece, held = [], 0
+    if piece:
+        yield piece
+
+
+def _build(snapshot_id: str, entries: Sequence[FileEntry], times: Sequence[Any], missing: Rows) -> Snapshot:
+    create_time, expire_time = (datetime.fromtimestamp(each, tz=UTC) for each in times)
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        entries=tuple(entries),
+        create_time=create_time,
+        expire_time=expire_time,
+        missing=tuple(digest for (digest,) in missing),
+    )
+
+
+def _build_not_found_error(snapshot_id: str) -> SnapshotNotFoundError:
     """Make the error for a snapshot that does not exist for its caller."""
     return SnapshotNotFoundError(
         f"Snapshot not found: {show(snapshot_id)}",
@@ -108,7 +350,7 @@ def build_not_found_error(snapshot_id: str) -> SnapshotNotFoundError:
     )
 
 
-def build_unknown_content_error(unknown: Iterable[tuple[str, int]]) -> InvalidRequestError:
+def _build_unknown_content_error(unknown: Iterable[tuple[str, int]]) -> InvalidRequestError:
     """Make the error for contents, each with digest and size, that no snapshot of the caller has."""
     return InvalidRequestError.of(
         *(
@@ -120,137 +362,3 @@ def build_unknown_content_error(unknown: Iterable[tuple[str, int]]) -> InvalidRe
             for digest, size in unknown
         )
     )
-
-
-_ContentKey: TypeAlias = tuple[str, int]  # digest and size
-_QUOTAS_IN_MEMORY: Final = 4
-
-
-class MemorySnapshotStore:
-    """A SnapshotStore in memory; all tenants together may take four times the bytes of the quota of one."""
-
-    def __init__(self, *, quota: SnapshotQuota) -> None:
-        self._quota = quota
-        self._max_bytes = _QUOTAS_IN_MEMORY * quota.max_bytes
-        self._shelves: dict[str, _Shelf] = {}
-
-    async def create(
-        self, tenant: str, entries: Sequence[FileEntry], *, now: datetime, expire_time: datetime
-    ) -> Snapshot:
-        """See SnapshotStore."""
-        snapshot_id = derive_snapshot_id(entries)
-        shelf = self._shelves.get(tenant) or _Shelf()
-        known = shelf.find(snapshot_id, now)
-        if known is None:
-            shelf.drop(snapshot_id)
-            made = Snapshot(snapshot_id=snapshot_id, entries=tuple(entries), create_time=now, expire_time=expire_time)
-            try:
-                self._require_room(shelf, made)
-            except StoreFullError:
-                for each in shelf.find_expired(now):
-                    shelf.drop(each)
-                self._require_room(shelf, made)
-            self._shelves[tenant] = shelf
-            shelf.add(made)
-        return shelf.show(snapshot_id, expire_time)
-
-    async def put(self, tenant: str, contents: Mapping[str, bytes]) -> None:
-        """See SnapshotStore."""
-        shelf = self._shelves.get(tenant) or _Shelf()
-        keys = {(digest, len(content)): content for digest, content in contents.items()}
-        if unknown := [key for key in keys if key not in shelf.users]:
-            raise build_unknown_content_error(unknown)
-        shelf.contents |= keys
-
-    async def find(
-        self, tenant: str, snapshot_id: str, *, now: datetime, expire_time: datetime | None = None
-    ) -> Snapshot:
-        """See SnapshotStore."""
-        shelf = self._shelves.get(tenant) or _Shelf()
-        snapshot = shelf.find(snapshot_id, now)
-        if snapshot is None:
-            raise build_not_found_error(snapshot_id)
-        return shelf.show(snapshot_id, expire_time or snapshot.expire_time)
-
-    async def read(self, tenant: str, digests: Sequence[str]) -> Mapping[str, bytes]:
-        """See SnapshotStore."""
-        shelf, wanted = self._shelves.get(tenant) or _Shelf(), frozenset(digests)
-        return {digest: content for (digest, _), content in shelf.contents.items() if digest in wanted}
-
-    async def sweep(self, *, now: datetime, limit: int) -> int:
-        """See SnapshotStore."""
-        expired = [(tenant, each) for tenant, shelf in self._shelves.items() for each in shelf.find_expired(now)]
-        for tenant, snapshot_id in expired[:limit]:
-            shelf = self._shelves[tenant]
-            shelf.drop(snapshot_id)
-            if not shelf.snapshots:
-                del self._shelves[tenant]
-        return min(limit, len(expired))
-
-    def _require_room(self, shelf: _Shelf, made: Snapshot) -> None:
-        used_bytes = shelf.used_bytes + shelf.measure_new(made)
-        require_quota(self._quota, used_bytes=used_bytes, snapshots=len(shelf.snapshots) + 1)
-        together = used_bytes + sum(each.used_bytes for each in self._shelves.values() if each is not shelf)
-        if together > self._max_bytes:
-            raise StoreFullError(
-                f"The snapshots of all callers would take {together} bytes in memory, at most {self._max_bytes} are "
-                "allowed",
-                remedy="Retry later, or have the operator use a database for [store], or raise [repair] "
-                "snapshot_quota_bytes.",
-            )
-
-
-@dataclass(slots=True)
-class _Shelf:
-    """The snapshots of one tenant; `users` counts the snapshots that have each content."""
-
-    snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    users: Counter[_ContentKey] = field(default_factory=Counter)
-    contents: dict[_ContentKey, bytes] = field(default_factory=dict)
-    used_bytes: int = 0
-
-    def find(self, snapshot_id: str, now: datetime) -> Snapshot | None:
-        """Return the snapshot; None if there is none, or if it has expired."""
-        snapshot = self.snapshots.get(snapshot_id)
-        return snapshot if snapshot is not None and snapshot.expire_time > now else None
-
-    def find_expired(self, now: datetime) -> Sequence[str]:
-        """Return the ids of the snapshots that have expired."""
-        return [name for name, snapshot in self.snapshots.items() if snapshot.expire_time <= now]
-
-    def show(self, snapshot_id: str, expire_time: datetime) -> Snapshot:
-        """Return a snapshot with what is missing; it is kept until `expire_time` at least."""
-        kept = self.snapshots[snapshot_id]
-        kept = self.snapshots[snapshot_id] = replace(kept, expire_time=max(kept.expire_time, expire_time))
-        return replace(
-            kept, missing=tuple(digest for digest, size in _list_keys(kept) if (digest, size) not in self.contents)
-        )
-
-    def measure_new(self, snapshot: Snapshot) -> int:
-        """Return the bytes that a snapshot would add."""
-        return measure_manifest(snapshot.entries) + sum(
-            size for digest, size in _list_keys(snapshot) if (digest, size) not in self.users
-        )
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot."""
-        self.used_bytes += self.measure_new(snapshot)
-        self.snapshots[snapshot.snapshot_id] = snapshot
-        self.users.update(_list_keys(snapshot))
-
-    def drop(self, snapshot_id: str) -> None:
-        """Remove a snapshot, if it is there, and the contents that no other one has."""
-        snapshot = self.snapshots.pop(snapshot_id, None)
-        if snapshot is None:
-            return
-        for key in _list_keys(snapshot):
-            self.users[key] -= 1
-            if not self.users[key]:
-                del self.users[key]
-                self.contents.pop(key, None)
-        self.used_bytes -= self.measure_new(snapshot)
-
-
-def _list_keys(snapshot: Snapshot) -> Sequence[_ContentKey]:
-    """Return each content of a snapshot once."""
-    return [*dict.fromkeys((entry.digest, entry.size_bytes) for entry in snapshot.entries)]

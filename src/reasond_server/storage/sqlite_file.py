@@ -303,6 +303,14 @@ def _settle(future: asyncio.Future[Any], result: object, failure: BaseException 
         future.set_exception(failure)
 
 
+def open_memory() -> Connection:
+    """Return a database in memory with the tables of this release; each statement commits unless one began before."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    _set_pragmas(connection, "foreign_keys = ON")
+    _make_tables(connection)
+    return connection
+
+
 def migrate_file(path: Path) -> None:
     """Migrate the file to the schema of this release, or create it. Raises the same errors as `SqliteFile.open`."""
     lock = _lock_file(path)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from weakref import finalize
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -69,24 +72,38 @@ class SqliteTransactions:
         """See Transactions; a file has no connection that could be lost."""
         del repeats
 
-        def work(connection: Connection) -> ResultT:
-            job, rows = begin(), None
-            while True:
-                try:
-                    statement, values = next(job) if rows is None else job.send(rows)
-                except StopIteration as end:
-                    result: ResultT = end.value
-                    return result
-                if isinstance(values, Mapping):
-                    rows = connection.execute(statement, dict(values)).fetchall()
-                else:
-                    rows = connection.executemany(statement, values).fetchall()
-
-        return await self._file.write(work, then=lambda _: None)
+        return await self._file.write(lambda connection: _run_job(connection, begin), then=lambda _: None)
 
     async def erase(self) -> None:
         """See Transactions."""
         await self._file.erase()
+
+
+class MemoryTransactions:
+    """Transactions in a database in memory, which is gone when nobody refers to them any more."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        finalize(self, connection.close)
+
+    async def select(self, statement: str, values: Values) -> Rows:
+        """See Transactions."""
+        with self._lock:
+            return self._connection.execute(statement, dict(values)).fetchall()
+
+    async def change(self, begin: Callable[[], Job[ResultT]], *, repeats: bool = True) -> ResultT:
+        """See Transactions. In a thread, because it may write many rows; it ends also for a caller who has gone."""
+        del repeats
+        return await asyncio.to_thread(self._run, begin)
+
+    async def erase(self) -> None:
+        """See Transactions: nothing of what is in memory is written to a disk."""
+
+    def _run(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
+        with self._lock, self._connection:
+            self._connection.execute("BEGIN")
+            return _run_job(self._connection, begin)
 
 
 class PostgresTransactions:
@@ -117,6 +134,21 @@ class PostgresTransactions:
 
     async def erase(self) -> None:
         """See Transactions: PostgreSQL does it when it vacuums."""
+
+
+def _run_job(connection: Connection, begin: Callable[[], Job[ResultT]]) -> ResultT:
+    """Run a job in the open transaction of SQLite."""
+    job, rows = begin(), None
+    while True:
+        try:
+            statement, values = next(job) if rows is None else job.send(rows)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+        if isinstance(values, Mapping):
+            rows = connection.execute(statement, dict(values)).fetchall()
+        else:
+            rows = connection.executemany(statement, values).fetchall()
 
 
 async def _execute(connection: PgConnection, statement: str, values: Values | Sequence[Values]) -> Rows:

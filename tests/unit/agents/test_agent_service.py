@@ -7,9 +7,11 @@ import pytest
 
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card, compute_etag
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.types import Principal
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -28,7 +30,7 @@ def service() -> AgentService:
         strategies={"react": "Acts."},
         supported_methods=["executions.get"],
     )
-    directory = MemoryAgentDirectory(max_agents=10, now=lambda: NOW)
+    directory = AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=10, now=lambda: NOW)
     return AgentService(directory=directory, server_card=lambda: card, max_card_bytes=1024)
 
 

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.agents.cards import ParsedCard, parse_card
-from reasond_server.agents.directory import AgentDirectory, AgentPage, MemoryAgentDirectory
-from reasond_server.agents.stored_directory import StoredAgentDirectory
+from reasond_server.agents.directory import AgentDirectory, AgentPage
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.storage.postgres_pool import PostgresPool
-from reasond_server.storage.sqlite_file import SqliteFile
-from reasond_server.storage.transactions import PostgresTransactions, SqliteTransactions, Transactions
+from reasond_server.storage.sqlite_file import SqliteFile, open_memory
+from reasond_server.storage.transactions import (
+    MemoryTransactions,
+    PostgresTransactions,
+    SqliteTransactions,
+    Transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -47,23 +51,21 @@ async def make_directory(
     request: pytest.FixtureRequest, clock: Clock, tmp_path: Path
 ) -> AsyncGenerator[Callable[..., AgentDirectory], None]:
     """A function that makes an empty directory; each test runs with every kind of directory."""
+    place: SqliteFile | PostgresPool | None = None
     if request.param == "memory":
-        yield lambda max_agents, per_tenant=None: MemoryAgentDirectory(
-            max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock
-        )
-        return
-    place: SqliteFile | PostgresPool
-    if request.param == "sqlite":
+        rows: Transactions = MemoryTransactions(open_memory())
+    elif request.param == "sqlite":
         place = await SqliteFile.open(tmp_path / "reasond.db")
-        rows: Transactions = SqliteTransactions(place)
+        rows = SqliteTransactions(place)
     else:
         request.getfixturevalue("patient_pool")
         place = await PostgresPool.open(request.getfixturevalue("postgres_url"))
         rows = PostgresTransactions(place)
-    yield lambda max_agents, per_tenant=None: StoredAgentDirectory(
+    yield lambda max_agents, per_tenant=None: AgentDirectory(
         rows=rows, max_agents=max_agents, max_agents_per_tenant=per_tenant, now=clock
     )
-    await place.aclose()
+    if place is not None:
+        await place.aclose()
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from reasond.v1 import agent_card_pb2
 from reasond.v1 import agent_service_pb2 as pb
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.grpc_api.agent_servicer import build_card_message, write_card_text
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from tests.unit.grpc_api.parts import AUTHORIZED, get_error, serving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -97,7 +99,7 @@ def service(now: datetime = NOW) -> AgentService:
             supported_methods=["reasoning.execute"],
         )
 
-    directory = MemoryAgentDirectory(max_agents=10, now=lambda: now)
+    directory = AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=10, now=lambda: now)
     return AgentService(directory=directory, server_card=own, max_card_bytes=262_144)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from reasond_server.access.permissions import require_strategy
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
@@ -18,6 +18,8 @@ from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -112,7 +114,7 @@ class Company:
         return ReasoningService(
             registry=registry,
             configuration=StrategyConfiguration(registry=registry, tables={}),
-            directory=MemoryAgentDirectory(max_agents=1, now=clock.now),
+            directory=AgentDirectory(rows=MemoryTransactions(open_memory()), max_agents=1, now=clock.now),
             store=self.store,
             runner=runner,
             desk=ExecutionDesk(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from reasond_server.agents.cards import parse_card
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.request import (
     AgentNotFoundError,
@@ -17,13 +17,14 @@ from reasond_server.errors.request import (
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser, OfferedModels
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.strategy import StrategyConfig
 from reasond_server.testing import ScriptedModel
 from reasond_server.types import Principal, StrategySource, Task
 from tests.unit.reasoning.conftest import Quick, Slow
 
 if TYPE_CHECKING:
-    from reasond_server.agents.directory import AgentDirectory
     from reasond_server.reasoning.strategy_selection import ChosenStrategy
 
 ALICE = Principal(subject="alice", tenant="acme", permissions=frozenset({"reasoning:execute"}))
@@ -44,7 +45,9 @@ class Armed(Quick):
 
 
 async def directory() -> AgentDirectory:
-    agents = MemoryAgentDirectory(max_agents=9, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    agents = AgentDirectory(
+        rows=MemoryTransactions(open_memory()), max_agents=9, now=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    )
     await agents.register(tenant="acme", agent_id="a1", parsed=parse_card(CARD, max_bytes=1000))
     return agents
 

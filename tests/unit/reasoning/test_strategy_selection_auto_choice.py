@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.agents.cards import parse_card
-from reasond_server.agents.directory import MemoryAgentDirectory
+from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.request import InvalidConfigError, StrategyNotFoundError, StrategyRequiredError
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_selection import Chooser, OfferedModels, measure_fit
+from reasond_server.storage.sqlite_file import open_memory
+from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.testing import FunctionModel, ScriptedModel
@@ -35,7 +37,9 @@ async def choose(
     task: Task, *, caller: Principal = ALICE, default: str = "chain_of_thought", window: int | None = 8192, **more: Any
 ) -> Selection:
     registry = StrategyRegistry(more.get("strategies", [BoundedContext(), ChainOfThought()]))
-    agents = MemoryAgentDirectory(max_agents=9, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    agents = AgentDirectory(
+        rows=MemoryTransactions(open_memory()), max_agents=9, now=lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    )
     for name, card in CARDS.items():
         await agents.register(tenant="acme", agent_id=name, parsed=parse_card(card, max_bytes=1000))
     chooser = Chooser(
