@@ -39,9 +39,9 @@ from benchmarks.repair_cases import PATH, Case, Laboratory, build_cases, key_of_
 from reasond_server.repair.results.gate import compare_with_baseline, judge_candidate
 from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
 from reasond_server.repair.search.activities import PatchCheck, RepairCandidate
-from reasond_server.repair.search.candidate_notes import write_change
 from reasond_server.repair.search.repair_policy import RepairParameters
 from reasond_server.repair.search.repair_run import RepairRun
+from reasond_server.repair.search.voting import write_change
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import CheckRole, CheckStatus, RepairSearch, TestOutcome
 

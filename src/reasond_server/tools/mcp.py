@@ -404,7 +404,7 @@ class McpServer:
         """Return a client over `transport` for which a malformed tool is one tool less, not a broken list."""
         from mcp import Client  # noqa: PLC0415 - an optional package
 
-        from reasond_server.tools.mcp_listing import ListingTransport  # noqa: PLC0415 - imports mcp
+        from reasond_server.tools.mcp_transport import ListingTransport  # noqa: PLC0415 - imports mcp
 
         def leave_out(name: str, problem: str) -> None:
             _log.warning("mcp tool left out: it is malformed", extra={"server": self.name, "tool": name, "at": problem})

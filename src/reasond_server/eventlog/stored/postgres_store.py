@@ -23,9 +23,16 @@ from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
 from reasond_server.eventlog.stored.codec import encode_execution
-from reasond_server.eventlog.stored.postgres_clearing import ClearedDatabase
-from reasond_server.eventlog.stored.postgres_notices import CHANNEL, NOTIFY, build_grown_notices, build_notice
-from reasond_server.eventlog.stored.postgres_sessions import PostgresSessions, create_in_session, leave_sessions
+from reasond_server.eventlog.stored.postgres_clearing import (
+    CHANNEL,
+    NOTIFY,
+    ClearedDatabase,
+    PostgresSessions,
+    build_grown_notices,
+    build_notice,
+    create_in_session,
+    leave_sessions,
+)
 from reasond_server.eventlog.stored.postgres_takeover import RECOVER, WAKE, WAKE_WITH, take_over
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,

@@ -21,7 +21,6 @@ from reasond_server.repair.results.gate import (
     report_baseline,
     report_candidate,
 )
-from reasond_server.repair.search.candidate_notes import write_notes
 from reasond_server.repair.search.candidate_search import (
     CANDIDATES,
     CHECK_CPU_S,
@@ -37,7 +36,7 @@ from reasond_server.repair.search.candidate_search import (
     build_selection,
     find_critique,
 )
-from reasond_server.repair.search.voting import JudgedCandidate, name_models, rank_candidates, vote_on
+from reasond_server.repair.search.voting import JudgedCandidate, name_models, rank_candidates, vote_on, write_notes
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
 from reasond_server.types import FinishReason

@@ -1,11 +1,14 @@
-"""The vote among candidates: those that behave alike are one cluster, which weighs its share times its evidence."""
+"""The vote among candidates, and what the prompts of later ones tell of those that failed.
+
+Those that behave alike are one cluster, which weighs its share times its evidence.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.types.repairs import CandidateVote, VoteResult
+from reasond_server.types.repairs import CandidateStatus, CandidateVote, CheckStatus, VoteResult
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -72,3 +75,41 @@ def vote_on(judged: Sequence[JudgedCandidate]) -> VoteResult:
 def name_models(judged: Sequence[JudgedCandidate]) -> str:
     """Return who wrote the candidates, in the order in which they first did; empty where one model has that name."""
     return ", ".join(dict.fromkeys(one.candidate.model for one in judged if one.candidate.model))
+
+
+MOST_NOTES: Final = 12
+_MOST_CHANGE: Final = 300
+_MOST_FAILURE: Final = 160
+
+
+def write_notes(judged: Sequence[JudgedCandidate]) -> str:
+    """Return one line for each behaviour of failed candidates, at most MOST_NOTES; the nearest to a repair come first.
+
+    Equal behaviours are one line, with the change of the first that showed it.
+    """
+    alike: dict[str, list[JudgedCandidate]] = {}
+    for one in judged:
+        if one.candidate.status is CandidateStatus.PROPOSED and not one.critique.is_solution:
+            alike.setdefault(one.critique.signature or one.candidate.key, []).append(one)
+    best = sorted(alike.values(), key=lambda group: -group[0].critique.score)[:MOST_NOTES]
+    return "\n".join(
+        f"- score {group[0].critique.score:.0f}{f', {len(group)} times' if len(group) > 1 else ''}: "
+        f"{write_change(group[0].candidate.diff)} | {_describe_failure(group[0].critique)}"
+        for group in best
+    )
+
+
+def write_change(diff: str) -> str:
+    """Return the changed lines of a diff in one line."""
+    changed = [
+        f"{line[0]} {line[1:].strip()}"
+        for line in diff.splitlines()
+        if line[:1] in {"+", "-"} and not line.startswith(("+++", "---")) and line[1:].strip()
+    ]
+    return "; ".join(changed)[:_MOST_CHANGE]
+
+
+def _describe_failure(critique: Critique) -> str:
+    failed = [test for report in critique.reports for test in report.failed]
+    ended = [f"{report.name} {report.status}" for report in critique.reports if report.status is not CheckStatus.PASSED]
+    return f"fails {', '.join(failed or ended) or critique.evidence}"[:_MOST_FAILURE].replace("\n", " ")
