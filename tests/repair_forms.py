@@ -1,4 +1,4 @@
-"""How many right repairs are kept, by the form in which a model writes them: `python -m benchmarks.repair_forms`.
+"""Right repairs of programs in the forms in which models write them, and whether they are kept.
 
 Each case of `benchmarks.repair_cases` with one fault is a program whose right repair is known. Every form writes that
 repair as models do; it is kept if the reader makes exactly the repaired code of it and changes nothing else.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import difflib
 import json
-import sys
-from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from textwrap import dedent, indent
@@ -24,7 +22,6 @@ from reasond_server.types.repairs import SourceFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-PROGRAMS: Final = 40
 PATH: Final = "src/work.py"
 TEST: Final = "tests/test_work.py"
 OTHER: Final = "src/other.py"
@@ -291,18 +288,3 @@ def read_form(program: Program, form: str) -> str:
         changed = (changes[PATH] or b"").decode()
         return "" if ast.dump(ast.parse(changed)) == ast.dump(ast.parse(program.good)) else f"another text:\n{changed}"
     return problem
-
-
-def main() -> None:
-    """Print the table, and with --why the first reason of each form that is not kept."""
-    programs = list_programs(PROGRAMS)
-    for form in FORMS:
-        problems = Counter(why for program in programs if (why := read_form(program, form)))
-        kept = len(programs) - problems.total()
-        print(f"{form:42} {kept:3} of {len(programs)}")
-        if problems and "--why" in sys.argv:
-            print(indent(problems.most_common(1)[0][0][:1500], "      | "))
-
-
-if __name__ == "__main__":
-    main()
