@@ -20,9 +20,9 @@ from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.tools.execution import Tools
 from reasond_server.tools.tool import ModelledTool, ToolArguments, ToolContext, ToolFailedError
 from reasond_server.turns.policy import TurnPolicy
-from reasond_server.turns.turn_service import TurnCursor, TurnService
+from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
-from reasond_server.types import Principal, ToolCall, ToolResult
+from reasond_server.types import Cursor, Principal, ToolCall, ToolResult
 from reasond_server.types.turns import ClientTool, Decision, HandedOff, TurnReentry, TurnStart
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class TurnServer:
     async def run(self, source: TurnStart | TurnReentry, **options: Any) -> TurnView:
         return await self.service.run(CALLER, source, **options)
 
-    async def events(self, source: TurnStart | TurnReentry | TurnCursor, **options: Any) -> list[StreamEvent]:
+    async def events(self, source: TurnStart | TurnReentry | Cursor, **options: Any) -> list[StreamEvent]:
         async with aclosing(self.service.stream(CALLER, source, **options)) as events:
             return [event async for event in events]
 

@@ -20,8 +20,7 @@ from reasond_server.errors.turns import (
     TurnNotFoundError,
 )
 from reasond_server.turns.handoff import digest_of_reentry
-from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import FinishReason, Heartbeat, LastEvent, TextDelta, ToolResult
+from reasond_server.types import Cursor, FinishReason, Heartbeat, LastEvent, TextDelta, ToolResult
 from reasond_server.types.turns import CallKind, Decision, HandedOff, Reentered, ResultPart, TurnReentry, TurnResult
 from tests.simulation.clients import CALLER, Client
 from tests.simulation.processes import CutError
@@ -97,7 +96,7 @@ class TurnClient(Client):
     async def _attach(self, process: Process) -> None:
         """Follow for a while."""
         after = self._last if self._chance.random() < 0.7 else self._chance.randint(0, self._last)
-        cursor, follows = TurnCursor(turn_id=self._execution_id, after_sequence=after), self._chance.random() < 0.3
+        cursor, follows = Cursor(execution_id=self._execution_id, after_sequence=after), self._chance.random() < 0.3
         connection = process.call_turns(lambda service: service.stream(CALLER, cursor, follow=follows))
         try:
             async with asyncio.timeout(self._chance.random() * 60):

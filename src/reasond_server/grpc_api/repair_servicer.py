@@ -18,12 +18,12 @@ from reasond_server.grpc_api.requests import (
     prefix_fields,
     read_budget,
     read_config,
+    read_cursor,
     read_enum_word,
     read_seconds,
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Budget
 from reasond_server.types.kinds import EVENTS
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.repair.service.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import StreamEvent
+    from reasond_server.types import Cursor, StreamEvent
 
 WordT = TypeVar("WordT", bound="StrEnum")
 
 _EVENTS: Final = Alternatives(EVENTS, pb.RepairStepsResponse.DESCRIPTOR.oneofs_by_name["event"])
 
 
-def read_source(request: pb.RepairStepsRequest) -> RepairTask | RepairCursor:
+def read_source(request: pb.RepairStepsRequest) -> RepairTask | Cursor:
     """Return what the request wants. Raises as `read_repair_task`."""
     case = request.WhichOneof("source")
     if case is None:
@@ -67,12 +67,7 @@ def read_source(request: pb.RepairStepsRequest) -> RepairTask | RepairCursor:
         return read_repair_task(request.task)
     if request.request_id:
         raise invalid("request_id", "belongs to a task; resume names its execution instead")
-    cursor = request.resume
-    if cursor.after_sequence < 0:
-        raise invalid("resume.after_sequence", f"must be at least 0, got {cursor.after_sequence}")
-    return RepairCursor(
-        execution_id=require_id(cursor.execution_id, field="resume.execution_id"), after_sequence=cursor.after_sequence
-    )
+    return read_cursor(request.resume, path="resume")
 
 
 def require_repair_task(request: pb.RepairRequest) -> RepairTask:

@@ -18,6 +18,7 @@ from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.types import (
     NO_BUDGET,
     Budget,
+    Cursor,
     ExecutionState,
     FinishReason,
     HistoryMessage,
@@ -237,6 +238,18 @@ def prefix_fields(error: ReasondError, prefix: str, fields: Collection[str]) -> 
         else each
         for each in error.violations
     )
+
+
+def read_cursor(cursor: execution_pb2.ExecutionCursor, *, path: str) -> Cursor:
+    """Return the place to follow an execution from.
+
+    Raises:
+        InvalidRequestError: it names no execution, or a negative place.
+    """
+    if cursor.after_sequence < 0:
+        raise invalid(f"{path}.after_sequence", f"must be at least 0, got {cursor.after_sequence}")
+    execution_id = require_id(cursor.execution_id, field=f"{path}.execution_id")
+    return Cursor(execution_id=execution_id, after_sequence=cursor.after_sequence)
 
 
 def require_id(value: str, *, field: str) -> str:

@@ -16,6 +16,7 @@ from reasond_server.grpc_api.requests import (
     invalid,
     prefix_fields,
     read_budget,
+    read_cursor,
     read_enum_word,
     read_history,
     read_image,
@@ -26,7 +27,6 @@ from reasond_server.grpc_api.requests import (
 from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.turn_requests import check_part
-from reasond_server.turns.turn_service import TurnCursor
 from reasond_server.types import NO_BUDGET
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.turns import (
@@ -43,22 +43,21 @@ from reasond_server.types.turns import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond.v1 import execution_pb2
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService, TurnView
-    from reasond_server.types import StreamEvent
+    from reasond_server.types import Cursor, StreamEvent
     from reasond_server.types.turns import TurnConversation
 
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])
 
 
-def read_source(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | TurnCursor:
+def read_source(request: pb.ExecuteTurnRequest) -> TurnStart | TurnReentry | Cursor:
     """Return what the request wants. Raises as `read_turn_work`."""
     if request.WhichOneof("source") != "attach":
         return read_turn_work(request)
     _refuse_request_id(request)
-    return read_cursor(request.attach)
+    return read_cursor(request.attach, path="attach")
 
 
 def read_turn_work(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> TurnStart | TurnReentry:
@@ -121,19 +120,6 @@ def read_reentry(reentry: turns_pb2.TurnReentry) -> TurnReentry:
             Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
             for each in reentry.decisions
         ),
-    )
-
-
-def read_cursor(cursor: execution_pb2.ExecutionCursor) -> TurnCursor:
-    """Return the place to follow a turn from.
-
-    Raises:
-        InvalidRequestError: it names no turn, or a negative place.
-    """
-    if cursor.after_sequence < 0:
-        raise invalid("attach.after_sequence", f"must be at least 0, got {cursor.after_sequence}")
-    return TurnCursor(
-        turn_id=require_id(cursor.execution_id, field="attach.execution_id"), after_sequence=cursor.after_sequence
     )
 
 

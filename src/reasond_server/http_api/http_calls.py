@@ -25,6 +25,7 @@ from reasond_server.errors.request import InvalidRequestError, MethodNotFoundErr
 from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
+from reasond_server.types import Cursor
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -94,14 +95,6 @@ class Methods:
 
 # Eighteen digits stay below the largest sequence number of the protos.
 _CURSOR: Final = re.compile(r"([A-Za-z0-9_-]{1,128}):(0|[1-9][0-9]{0,17})", re.ASCII)
-
-
-@value
-class Cursor:
-    """A position in the log of an execution: the last event that the client has received."""
-
-    execution_id: str
-    after_sequence: int
 
 
 def read_cursor(last_event_id: str) -> Cursor:

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal, StreamEvent
+    from reasond_server.types import Cursor, Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(
     name="reasond.v1.ExecutionService",

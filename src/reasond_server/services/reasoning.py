@@ -17,10 +17,9 @@ from reasond_server.telemetry.observers import UNOBSERVED
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal, StreamEvent
+    from reasond_server.types import Cursor, Principal, StreamEvent
 
 _ALIASES: Final = {f"reasoning.{strategy}": strategy for strategy in ("bounded_context", "chain_of_thought", "react")}
 

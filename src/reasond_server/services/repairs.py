@@ -11,18 +11,15 @@ from reasond_server.http_api.http_calls import Method, Streaming
 from reasond_server.http_api.json_mapping import build_kind_json, build_repair_view_json, build_snapshot_json
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
-from reasond_server.repair.service.repair_service import RepairCursor
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.repair.service.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal, StreamEvent
-    from reasond_server.types.repairs import RepairTask
+    from reasond_server.types import Cursor, Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(
     name="reasond.v1.RepairService",
@@ -77,16 +74,10 @@ def _open_stream(
     service: RepairService, caller: Principal, params: RepairParams, cursor: Cursor | None
 ) -> AsyncGenerator[StreamEvent, None]:
     """Return the events of the repair that `cursor` names, or of a new one."""
-    source: RepairTask | RepairCursor
-    request_id = ""
-    if cursor is not None:
-        source = RepairCursor(execution_id=cursor.execution_id, after_sequence=cursor.after_sequence)
-    else:
-        source, request_id = params.task(), params.request_id or ""
     return service.stream(
         caller,
-        source,
-        request_id=request_id,
+        cursor or params.task(),
+        request_id="" if cursor else params.request_id or "",
         include_deltas=params.include_deltas,
         keep_running=params.keep_running,
     )

@@ -23,13 +23,12 @@ from reasond_server.http_api.params import (
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.turn_requests import check_part
-from reasond_server.turns.turn_service import TurnCursor
+from reasond_server.types import Cursor
 from reasond_server.types.turns import TurnState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.http_api.params import TurnStreamParams
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService, TurnView
@@ -136,14 +135,13 @@ def _open_stream(
     cursor: Cursor | None,
 ) -> AsyncGenerator[StreamEvent, None]:
     """Return the events of the turn that `cursor` names, or of the one that the parameters start or go on with."""
-    request_id = ""
-    if cursor is not None:
-        source = TurnCursor(turn_id=cursor.execution_id, after_sequence=cursor.after_sequence)
-    else:
-        source = source_of(params)
-        request_id = getattr(params, "request_id", None) or ""
+    request_id = "" if cursor is not None else getattr(params, "request_id", None) or ""
     return service.stream(
-        caller, source, request_id=request_id, include_deltas=params.include_deltas, follow=params.follow
+        caller,
+        cursor or source_of(params),
+        request_id=request_id,
+        include_deltas=params.include_deltas,
+        follow=params.follow,
     )
 
 
@@ -163,8 +161,8 @@ async def _attach(service: TurnService, caller: Principal, params: AttachTurnPar
     return await service.get(caller, params.turn_id)
 
 
-def _read_cursor(params: AttachTurnParams) -> TurnCursor:
-    return TurnCursor(turn_id=params.turn_id, after_sequence=params.after_sequence)
+def _read_cursor(params: AttachTurnParams) -> Cursor:
+    return Cursor(execution_id=params.turn_id, after_sequence=params.after_sequence)
 
 
 async def _read_partial(service: TurnService, caller: Principal, turn_id: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from reasond_server.turns.reentries import Reentries, naming_turns
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
+from reasond_server.types import Cursor
 from reasond_server.types.headlines import write_headline
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
@@ -57,14 +58,6 @@ _MOST_ATTEMPTS: Final = 10
 _DEFAULT_PAGE: Final = 50
 _LARGEST_PAGE: Final = 100
 _HISTORY_WAITS_S: Final = 10.0
-
-
-@value
-class TurnCursor:
-    """A place in the log of a turn, to follow it from."""
-
-    turn_id: str
-    after_sequence: int = 0
 
 
 @value
@@ -128,7 +121,7 @@ class TurnService:
     async def stream(
         self,
         caller: Principal,
-        source: TurnStart | TurnReentry | TurnCursor,
+        source: TurnStart | TurnReentry | Cursor,
         *,
         request_id: str = "",
         include_deltas: bool = False,
@@ -144,9 +137,9 @@ class TurnService:
         """
         cursor = await self._enter(caller, source, request_id)
         events = self._desk.resume(
-            caller, cursor.turn_id, after_sequence=cursor.after_sequence, include_deltas=include_deltas
+            caller, cursor.execution_id, after_sequence=cursor.after_sequence, include_deltas=include_deltas
         )
-        with naming_turns(cursor.turn_id):
+        with naming_turns(cursor.execution_id):
             async with aclosing(events):
                 async for event in events:
                     yield event
@@ -161,9 +154,9 @@ class TurnService:
         note_result(view.turn.usage, exit_, strategy=TURN)
         return view
 
-    async def _wait_for_exit(self, caller: Principal, cursor: TurnCursor) -> TurnView:
+    async def _wait_for_exit(self, caller: Principal, cursor: Cursor) -> TurnView:
         """Return the turn at its next exit. Raises as `stream`."""
-        run = self._runner.find_live(cursor.turn_id)
+        run = self._runner.find_live(cursor.execution_id)
         if run is not None:
             # Nobody reads the steps one by one, and the run has all of them in memory.
             link_rpc_to(run)
@@ -173,7 +166,7 @@ class TurnService:
         async with aclosing(self.stream(caller, cursor)) as events:
             async for _ in events:
                 pass
-        return await self.get(caller, cursor.turn_id)
+        return await self.get(caller, cursor.execution_id)
 
     async def get(self, caller: Principal, turn_id: str, *, with_conversation: bool = False) -> TurnView:
         """Return a turn with its ledger, and on request with what was said to it.
@@ -281,19 +274,17 @@ class TurnService:
         """
         await self._store.sessions.delete(caller.tenant, session_id)
 
-    async def _enter(
-        self, caller: Principal, source: TurnStart | TurnReentry | TurnCursor, request_id: str
-    ) -> TurnCursor:
+    async def _enter(self, caller: Principal, source: TurnStart | TurnReentry | Cursor, request_id: str) -> Cursor:
         """Return where the events begin that `source` asks for, after it has taken effect."""
         if isinstance(source, TurnStart):
             starting = self._start_once(caller, source, request_id)
             if request_id:
                 starting = finish_though_cancelled(starting, name="start of a turn")
             execution = await starting
-            return TurnCursor(turn_id=execution.execution_id)
+            return Cursor(execution_id=execution.execution_id)
         if isinstance(source, TurnReentry):
             after = await self._reentries.take(caller, source)
-            return TurnCursor(turn_id=source.turn_id, after_sequence=after)
+            return Cursor(execution_id=source.turn_id, after_sequence=after)
         return source
 
     async def _start_once(self, caller: Principal, start: TurnStart, request_id: str) -> Execution:
@@ -407,11 +398,9 @@ class TurnService:
         except SessionNotFoundError:
             return None
 
-    async def _is_exit(
-        self, caller: Principal, source: TurnStart | TurnReentry | TurnCursor, event: StreamEvent
-    ) -> bool:
+    async def _is_exit(self, caller: Principal, source: TurnStart | TurnReentry | Cursor, event: StreamEvent) -> bool:
         """Return whether a stream ends at this hand-off; one that was attached passes those that were settled."""
-        if not isinstance(source, TurnCursor):
+        if not isinstance(source, Cursor):
             return True
         execution = await self._store.find(caller.tenant, event.execution_id)
         return execution.last_sequence == event.sequence

@@ -177,6 +177,14 @@ class StreamEvent(NamedTuple):
 
 
 @value
+class Cursor:
+    """A place in the log of an execution: the last event that the client has received, 0 for none."""
+
+    execution_id: str
+    after_sequence: int = 0
+
+
+@value
 class Execution:
     """An execution without its content but for one line of it; the owner is the tenant that started it.
 

@@ -15,8 +15,7 @@ from reasond.v1.execution_pb2 import ExecutionCursor
 from reasond_server.errors.base import Violation
 from reasond_server.errors.repairs import SnapshotNotFoundError
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
-from reasond_server.repair.service.repair_service import RepairCursor
-from reasond_server.types import Budget
+from reasond_server.types import Budget, Cursor
 from reasond_server.types.repairs import (
     Check,
     CheckRole,
@@ -104,7 +103,7 @@ async def test_repair_asks_the_core_for_what_the_request_says() -> None:
         ({"task": MESSAGE}, TASK),
         (
             {"resume": ExecutionCursor(execution_id="repair-1", after_sequence=4)},
-            RepairCursor(execution_id="repair-1", after_sequence=4),
+            Cursor(execution_id="repair-1", after_sequence=4),
         ),
     ],
 )

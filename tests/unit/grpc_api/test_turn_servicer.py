@@ -17,8 +17,8 @@ from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.grpc_api.turn_servicer import build_turn_event_message
-from reasond_server.turns.turn_service import TurnCursor, TurnView
-from reasond_server.types import Budget, ToolResult
+from reasond_server.turns.turn_service import TurnView
+from reasond_server.types import Budget, Cursor, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -79,7 +79,7 @@ REENTERED = TurnReentry(
         ({"reentry": REENTRY_MESSAGE}, REENTERED),
         (
             {"attach": ExecutionCursor(execution_id="turn-1", after_sequence=4)},
-            TurnCursor(turn_id="turn-1", after_sequence=4),
+            Cursor(execution_id="turn-1", after_sequence=4),
         ),
     ],
 )
@@ -147,6 +147,7 @@ async def test_the_rpcs_about_one_turn_ask_the_core_and_answer() -> None:
         "method": "list",
         "caller": PRINCIPAL,
         "session_id": "s",
+        "state": None,
         "page_size": 2,
         "page_token": "p",
     }

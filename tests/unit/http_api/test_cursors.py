@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.http_calls import Cursor, read_cursor
+from reasond_server.http_api.http_calls import read_cursor
+from reasond_server.types import Cursor
 
 
 @pytest.mark.parametrize(("text", "place"), [("e-1_A:0", 0), ("e-1_A:17", 17), (f"e-1_A:{10**17}", 10**17)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.model import ModelTimeoutError
-from reasond_server.repair.service.repair_service import RepairCursor
+from reasond_server.types import Cursor
 from reasond_server.types.repairs import RepairGoal, RepairTask, SourceFile
 from tests.unit.grpc_api.test_repair_servicer import PLAN, TASK
 from tests.unit.http_api.test_turn_calls import events_of
@@ -79,7 +79,7 @@ async def test_execute_streams_events_and_resumes_after_the_last_event_id(serve_
         assert [event["id"] for event in rest] == ["repair-1:7", "repair-1:8"]
     begun, *resumed = repairs.calls
     assert (begun["source"], begun["include_deltas"], begun["keep_running"]) == (TASK, True, True)
-    cursor = RepairCursor(execution_id="repair-1", after_sequence=6)
+    cursor = Cursor(execution_id="repair-1", after_sequence=6)
     assert [(call["source"], call["keep_running"]) for call in resumed] == [(cursor, True), (cursor, False)]
 
 

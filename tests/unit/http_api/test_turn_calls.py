@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.turns import ToolFailedInTurnError
-from reasond_server.turns.turn_service import TurnCursor, TurnView
-from reasond_server.types import Budget, ToolResult
+from reasond_server.turns.turn_service import TurnView
+from reasond_server.types import Budget, Cursor, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -88,7 +88,7 @@ async def test_a_start_and_a_reentry_return_the_turn_with_its_exit(serve_site: S
     [
         ("turns.start", START, STARTED),
         ("turns.reenter", REENTRY, REENTERED),
-        ("turns.attach", {"turn_id": "turn-1", "after_sequence": 0}, TurnCursor(turn_id="turn-1")),
+        ("turns.attach", {"turn_id": "turn-1", "after_sequence": 0}, Cursor(execution_id="turn-1")),
     ],
 )
 async def test_three_methods_stream_events_that_name_the_turn(
@@ -123,7 +123,7 @@ async def test_a_stream_resumes_after_the_last_event_id(
     site = await serve_site(turns=turns)
     events = await events_of(site, method, params, last_event_id="turn-1:5")
     assert [event["id"] for event in events] == ["turn-1:6", "turn-1:7"]
-    assert [call["source"] for call in turns.calls] == [TurnCursor(turn_id="turn-1", after_sequence=5)]
+    assert [call["source"] for call in turns.calls] == [Cursor(execution_id="turn-1", after_sequence=5)]
 
 
 async def test_attaching_without_a_stream_waits_for_the_next_exit(serve_site: ServeSite) -> None:

@@ -13,8 +13,7 @@ from reasond_server.errors.turns import EtagMismatchError, HandoffExpiredError, 
 from reasond_server.testing import Reply
 from reasond_server.turns.loop import RESERVED
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
-from reasond_server.turns.turn_service import TurnCursor
-from reasond_server.types import Budget, FinishReason
+from reasond_server.types import Budget, Cursor, FinishReason
 from reasond_server.types.turns import (
     CallKind,
     LedgerState,
@@ -124,7 +123,7 @@ async def test_a_suspended_turn_is_resumed_by_another_release_whose_prompts_diff
     assert view.result.answer == "Read."
     assert view.result.usage.model_calls == 2
     assert note.calls == []
-    sequences = [event.sequence for event in await other.events(TurnCursor(turn_id=view.turn.turn_id))]
+    sequences = [event.sequence for event in await other.events(Cursor(execution_id=view.turn.turn_id))]
     assert sequences == list(range(1, len(sequences) + 1))
 
 

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from datetime import datetime
 
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.types import Principal
+    from reasond_server.types import Cursor, Principal
 
 
 class Completions:

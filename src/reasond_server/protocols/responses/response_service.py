@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.llm.model import TokenCounter
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
-    from reasond_server.types import HistoryMessage, Principal, StreamEvent
+    from reasond_server.types import Cursor, HistoryMessage, Principal, StreamEvent
 
 _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
 

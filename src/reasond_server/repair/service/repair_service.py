@@ -23,6 +23,7 @@ from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
+from reasond_server.types import Cursor
 from reasond_server.types.headlines import write_headline
 from reasond_server.types.repairs import (
     CheckRole,
@@ -219,14 +220,6 @@ _DISABLED = "Repairs are not offered by this server"
 
 
 @value
-class RepairCursor:
-    """A place in the log of a repair, to follow it from."""
-
-    execution_id: str
-    after_sequence: int = 0
-
-
-@value
 class _RepairOptions:
     """The caller's options besides the task."""
 
@@ -277,7 +270,7 @@ class RepairService:
     async def stream(
         self,
         caller: Principal,
-        source: RepairTask | RepairCursor,
+        source: RepairTask | Cursor,
         *,
         request_id: str = "",
         include_deltas: bool = False,
@@ -291,7 +284,7 @@ class RepairService:
         Raises:
             ReasondError: nothing was started, or the repair failed; then `execution_id` is set.
         """
-        if isinstance(source, RepairCursor):
+        if isinstance(source, Cursor):
             events = self._desk.resume(
                 caller,
                 source.execution_id,
