@@ -28,6 +28,7 @@ MEANINGS = {
     "stream_usage": "whether the stream reports usage when asked",
     "json_schema": '`"strict"`: enforced; `"guided"`: enforced, but the model does not see it; `"object"`: any JSON '
     'object; `"none"`',
+    "most_logprobs": "of how many likely tokens it tells the log probabilities, in place of each token; 0: of none",
     "tools": "whether tools may be offered",
     "forced_tool_choice": "whether the model can be made to call one",
     "named_tool_choice": "one tool can be demanded by its name; where not, that tool alone is offered",

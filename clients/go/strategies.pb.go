@@ -249,6 +249,59 @@ func (AnswerVerifier) EnumDescriptor() ([]byte, []int) {
 	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{3}
 }
 
+// What the score of a judgement of best of n is.
+type AnswerJudge int32
+
+const (
+	// Not set: the server's default applies.
+	AnswerJudge_ANSWER_JUDGE_UNSPECIFIED AnswerJudge = 0
+	// The score that the judge wrote.
+	AnswerJudge_ANSWER_JUDGE_WRITTEN AnswerJudge = 1
+	// The expectation over all digits that it could have written, by their probabilities.
+	AnswerJudge_ANSWER_JUDGE_EXPECTED_SCORE AnswerJudge = 2
+)
+
+// Enum value maps for AnswerJudge.
+var (
+	AnswerJudge_name = map[int32]string{
+		0: "ANSWER_JUDGE_UNSPECIFIED",
+		1: "ANSWER_JUDGE_WRITTEN",
+		2: "ANSWER_JUDGE_EXPECTED_SCORE",
+	}
+	AnswerJudge_value = map[string]int32{
+		"ANSWER_JUDGE_UNSPECIFIED":    0,
+		"ANSWER_JUDGE_WRITTEN":        1,
+		"ANSWER_JUDGE_EXPECTED_SCORE": 2,
+	}
+)
+
+func (x AnswerJudge) Enum() *AnswerJudge {
+	p := new(AnswerJudge)
+	*p = x
+	return p
+}
+
+func (x AnswerJudge) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AnswerJudge) Descriptor() protoreflect.EnumDescriptor {
+	return file_reasond_v1_strategies_proto_enumTypes[4].Descriptor()
+}
+
+func (AnswerJudge) Type() protoreflect.EnumType {
+	return &file_reasond_v1_strategies_proto_enumTypes[4]
+}
+
+func (x AnswerJudge) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AnswerJudge.Descriptor instead.
+func (AnswerJudge) EnumDescriptor() ([]byte, []int) {
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{4}
+}
+
 // What compute savings are measured against.
 type SavingsBaseline int32
 
@@ -286,11 +339,11 @@ func (x SavingsBaseline) String() string {
 }
 
 func (SavingsBaseline) Descriptor() protoreflect.EnumDescriptor {
-	return file_reasond_v1_strategies_proto_enumTypes[4].Descriptor()
+	return file_reasond_v1_strategies_proto_enumTypes[5].Descriptor()
 }
 
 func (SavingsBaseline) Type() protoreflect.EnumType {
-	return &file_reasond_v1_strategies_proto_enumTypes[4]
+	return &file_reasond_v1_strategies_proto_enumTypes[5]
 }
 
 func (x SavingsBaseline) Number() protoreflect.EnumNumber {
@@ -299,7 +352,7 @@ func (x SavingsBaseline) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SavingsBaseline.Descriptor instead.
 func (SavingsBaseline) EnumDescriptor() ([]byte, []int) {
-	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{4}
+	return file_reasond_v1_strategies_proto_rawDescGZIP(), []int{5}
 }
 
 // Configuration of `direct`: the question as it is, in one model call.
@@ -726,7 +779,10 @@ type SelfConsistencyConfig struct {
 	MinAgreement *float64 `protobuf:"fixed64,4,opt,name=min_agreement,json=minAgreement,proto3,oneof" json:"min_agreement,omitempty"`
 	// Sampling also stops when the winner is that of all samples with at least this probability, 0.5-1.0; default 1 (when
 	// no further sample can change the outcome).
-	Confidence    *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
+	Confidence *float64 `protobuf:"fixed64,5,opt,name=confidence,proto3,oneof" json:"confidence,omitempty"`
+	// Whether a vote counts as much as the mean probability of its sample's tokens, where the model's server tells it;
+	// default false.
+	WeighVotes    *bool `protobuf:"varint,6,opt,name=weigh_votes,json=weighVotes,proto3,oneof" json:"weigh_votes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -796,6 +852,13 @@ func (x *SelfConsistencyConfig) GetConfidence() float64 {
 	return 0
 }
 
+func (x *SelfConsistencyConfig) GetWeighVotes() bool {
+	if x != nil && x.WeighVotes != nil {
+		return *x.WeighVotes
+	}
+	return false
+}
+
 // Configuration of `best_of_n`: independent samples, of which a verifier chooses the best.
 type BestOfNConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -815,7 +878,9 @@ type BestOfNConfig struct {
 	// right. The material, if there is any, is in material.txt. It has no network.
 	CheckProgram *string `protobuf:"bytes,7,opt,name=check_program,json=checkProgram,proto3,oneof" json:"check_program,omitempty"`
 	// Most seconds that one check may run, 1-300; default 10.
-	MaxCheckS     *float64 `protobuf:"fixed64,8,opt,name=max_check_s,json=maxCheckS,proto3,oneof" json:"max_check_s,omitempty"`
+	MaxCheckS *float64 `protobuf:"fixed64,8,opt,name=max_check_s,json=maxCheckS,proto3,oneof" json:"max_check_s,omitempty"`
+	// What the score of a judgement is; default WRITTEN.
+	Judge         *AnswerJudge `protobuf:"varint,9,opt,name=judge,proto3,enum=reasond.v1.AnswerJudge,oneof" json:"judge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -904,6 +969,13 @@ func (x *BestOfNConfig) GetMaxCheckS() float64 {
 		return *x.MaxCheckS
 	}
 	return 0
+}
+
+func (x *BestOfNConfig) GetJudge() AnswerJudge {
+	if x != nil && x.Judge != nil {
+		return *x.Judge
+	}
+	return AnswerJudge_ANSWER_JUDGE_UNSPECIFIED
 }
 
 // Configuration of `self_refine`: a draft that is criticised and revised.
@@ -1939,7 +2011,9 @@ type Sample struct {
 	// The form of the answer that votes are counted on.
 	NormalizedAnswer string `protobuf:"bytes,3,opt,name=normalized_answer,json=normalizedAnswer,proto3" json:"normalized_answer,omitempty"`
 	// The temperature it was sampled at.
-	Temperature   float64 `protobuf:"fixed64,4,opt,name=temperature,proto3" json:"temperature,omitempty"`
+	Temperature float64 `protobuf:"fixed64,4,opt,name=temperature,proto3" json:"temperature,omitempty"`
+	// What its vote counts, 0.0-1.0; absent where every vote counts the same.
+	Weight        *float64 `protobuf:"fixed64,5,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1998,6 +2072,13 @@ func (x *Sample) GetNormalizedAnswer() string {
 func (x *Sample) GetTemperature() float64 {
 	if x != nil {
 		return x.Temperature
+	}
+	return 0
+}
+
+func (x *Sample) GetWeight() float64 {
+	if x != nil && x.Weight != nil {
+		return *x.Weight
 	}
 	return 0
 }
@@ -3304,7 +3385,7 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\x17_max_tokens_per_thoughtB\x0e\n" +
 	"\f_temperatureB\x12\n" +
 	"\x10_max_model_callsB\a\n" +
-	"\x05_seed\"\x9c\x02\n" +
+	"\x05_seed\"\xd2\x02\n" +
 	"\x15SelfConsistencyConfig\x12\x1d\n" +
 	"\asamples\x18\x01 \x01(\x05H\x00R\asamples\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01\x12\"\n" +
@@ -3313,13 +3394,16 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\rmin_agreement\x18\x04 \x01(\x01H\x03R\fminAgreement\x88\x01\x01\x12#\n" +
 	"\n" +
 	"confidence\x18\x05 \x01(\x01H\x04R\n" +
-	"confidence\x88\x01\x01B\n" +
+	"confidence\x88\x01\x01\x12$\n" +
+	"\vweigh_votes\x18\x06 \x01(\bH\x05R\n" +
+	"weighVotes\x88\x01\x01B\n" +
 	"\n" +
 	"\b_samplesB\x0e\n" +
 	"\f_temperatureB\r\n" +
 	"\v_max_tokensB\x10\n" +
 	"\x0e_min_agreementB\r\n" +
-	"\v_confidence\"\xd3\x03\n" +
+	"\v_confidenceB\x0e\n" +
+	"\f_weigh_votes\"\x91\x04\n" +
 	"\rBestOfNConfig\x12\x1d\n" +
 	"\asamples\x18\x01 \x01(\x05H\x00R\asamples\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01\x12\"\n" +
@@ -3329,7 +3413,8 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\tmin_score\x18\x05 \x01(\x01H\x04R\bminScore\x88\x01\x01\x12;\n" +
 	"\bverifier\x18\x06 \x01(\x0e2\x1a.reasond.v1.AnswerVerifierH\x05R\bverifier\x88\x01\x01\x12(\n" +
 	"\rcheck_program\x18\a \x01(\tH\x06R\fcheckProgram\x88\x01\x01\x12#\n" +
-	"\vmax_check_s\x18\b \x01(\x01H\aR\tmaxCheckS\x88\x01\x01B\n" +
+	"\vmax_check_s\x18\b \x01(\x01H\aR\tmaxCheckS\x88\x01\x01\x122\n" +
+	"\x05judge\x18\t \x01(\x0e2\x17.reasond.v1.AnswerJudgeH\bR\x05judge\x88\x01\x01B\n" +
 	"\n" +
 	"\b_samplesB\x0e\n" +
 	"\f_temperatureB\r\n" +
@@ -3339,7 +3424,8 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"_min_scoreB\v\n" +
 	"\t_verifierB\x10\n" +
 	"\x0e_check_programB\x0e\n" +
-	"\f_max_check_s\"\xfc\x01\n" +
+	"\f_max_check_sB\b\n" +
+	"\x06_judge\"\xfc\x01\n" +
 	"\x10SelfRefineConfig\x12\"\n" +
 	"\n" +
 	"max_rounds\x18\x01 \x01(\x05H\x00R\tmaxRounds\x88\x01\x01\x12\"\n" +
@@ -3438,12 +3524,14 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\athought\x18\x04 \x01(\tR\athought\x12\x14\n" +
 	"\x05score\x18\x05 \x01(\x01R\x05score\x12\x1b\n" +
 	"\tis_pruned\x18\x06 \x01(\bR\bisPruned\x12\x16\n" +
-	"\x06answer\x18\a \x01(\tR\x06answer\"\x83\x01\n" +
+	"\x06answer\x18\a \x01(\tR\x06answer\"\xab\x01\n" +
 	"\x06Sample\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\tR\x06answer\x12+\n" +
 	"\x11normalized_answer\x18\x03 \x01(\tR\x10normalizedAnswer\x12 \n" +
-	"\vtemperature\x18\x04 \x01(\x01R\vtemperature\"r\n" +
+	"\vtemperature\x18\x04 \x01(\x01R\vtemperature\x12\x1b\n" +
+	"\x06weight\x18\x05 \x01(\x01H\x00R\x06weight\x88\x01\x01B\t\n" +
+	"\a_weight\"r\n" +
 	"\tStageStep\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
@@ -3572,7 +3660,11 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\x1bANSWER_VERIFIER_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ANSWER_VERIFIER_JUDGE\x10\x01\x12\x1a\n" +
 	"\x16ANSWER_VERIFIER_SCHEMA\x10\x02\x12\x1b\n" +
-	"\x17ANSWER_VERIFIER_PROGRAM\x10\x03*t\n" +
+	"\x17ANSWER_VERIFIER_PROGRAM\x10\x03*f\n" +
+	"\vAnswerJudge\x12\x1c\n" +
+	"\x18ANSWER_JUDGE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14ANSWER_JUDGE_WRITTEN\x10\x01\x12\x1f\n" +
+	"\x1bANSWER_JUDGE_EXPECTED_SCORE\x10\x02*t\n" +
 	"\x0fSavingsBaseline\x12 \n" +
 	"\x1cSAVINGS_BASELINE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cSAVINGS_BASELINE_SINGLE_PASS\x10\x01\x12\x1d\n" +
@@ -3593,77 +3685,79 @@ func file_reasond_v1_strategies_proto_rawDescGZIP() []byte {
 	return file_reasond_v1_strategies_proto_rawDescData
 }
 
-var file_reasond_v1_strategies_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_reasond_v1_strategies_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_reasond_v1_strategies_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_reasond_v1_strategies_proto_goTypes = []any{
 	(CarryoverMode)(0),                     // 0: reasond.v1.CarryoverMode
 	(TreeSearch)(0),                        // 1: reasond.v1.TreeSearch
 	(TreeEvaluator)(0),                     // 2: reasond.v1.TreeEvaluator
 	(AnswerVerifier)(0),                    // 3: reasond.v1.AnswerVerifier
-	(SavingsBaseline)(0),                   // 4: reasond.v1.SavingsBaseline
-	(*DirectConfig)(nil),                   // 5: reasond.v1.DirectConfig
-	(*ChainOfThoughtConfig)(nil),           // 6: reasond.v1.ChainOfThoughtConfig
-	(*BoundedContextConfig)(nil),           // 7: reasond.v1.BoundedContextConfig
-	(*ReactConfig)(nil),                    // 8: reasond.v1.ReactConfig
-	(*TreeOfThoughtConfig)(nil),            // 9: reasond.v1.TreeOfThoughtConfig
-	(*SelfConsistencyConfig)(nil),          // 10: reasond.v1.SelfConsistencyConfig
-	(*BestOfNConfig)(nil),                  // 11: reasond.v1.BestOfNConfig
-	(*SelfRefineConfig)(nil),               // 12: reasond.v1.SelfRefineConfig
-	(*PlanAndSolveConfig)(nil),             // 13: reasond.v1.PlanAndSolveConfig
-	(*ChainOfVerificationConfig)(nil),      // 14: reasond.v1.ChainOfVerificationConfig
-	(*ProgramOfThoughtConfig)(nil),         // 15: reasond.v1.ProgramOfThoughtConfig
-	(*SelfAggregationConfig)(nil),          // 16: reasond.v1.SelfAggregationConfig
-	(*ReadingProgress)(nil),                // 17: reasond.v1.ReadingProgress
-	(*Thought)(nil),                        // 18: reasond.v1.Thought
-	(*Dropped)(nil),                        // 19: reasond.v1.Dropped
-	(*CarryoverReport)(nil),                // 20: reasond.v1.CarryoverReport
-	(*BoundedContextStep)(nil),             // 21: reasond.v1.BoundedContextStep
-	(*ToolCall)(nil),                       // 22: reasond.v1.ToolCall
-	(*ToolResult)(nil),                     // 23: reasond.v1.ToolResult
-	(*ReactStep)(nil),                      // 24: reasond.v1.ReactStep
-	(*TreeStep)(nil),                       // 25: reasond.v1.TreeStep
-	(*Sample)(nil),                         // 26: reasond.v1.Sample
-	(*StageStep)(nil),                      // 27: reasond.v1.StageStep
-	(*Savings)(nil),                        // 28: reasond.v1.Savings
-	(*ChainOfThoughtMetrics)(nil),          // 29: reasond.v1.ChainOfThoughtMetrics
-	(*BoundedContextIterationMetrics)(nil), // 30: reasond.v1.BoundedContextIterationMetrics
-	(*BoundedContextMetrics)(nil),          // 31: reasond.v1.BoundedContextMetrics
-	(*ReactMetrics)(nil),                   // 32: reasond.v1.ReactMetrics
-	(*TreeOfThoughtMetrics)(nil),           // 33: reasond.v1.TreeOfThoughtMetrics
-	(*AnswerVotes)(nil),                    // 34: reasond.v1.AnswerVotes
-	(*SelfConsistencyMetrics)(nil),         // 35: reasond.v1.SelfConsistencyMetrics
-	(*ScoredAnswer)(nil),                   // 36: reasond.v1.ScoredAnswer
-	(*BestOfNMetrics)(nil),                 // 37: reasond.v1.BestOfNMetrics
-	(*SelfRefineMetrics)(nil),              // 38: reasond.v1.SelfRefineMetrics
-	(*PlanAndSolveMetrics)(nil),            // 39: reasond.v1.PlanAndSolveMetrics
-	(*ChainOfVerificationMetrics)(nil),     // 40: reasond.v1.ChainOfVerificationMetrics
-	(*ProgramOfThoughtMetrics)(nil),        // 41: reasond.v1.ProgramOfThoughtMetrics
-	(*durationpb.Duration)(nil),            // 42: google.protobuf.Duration
+	(AnswerJudge)(0),                       // 4: reasond.v1.AnswerJudge
+	(SavingsBaseline)(0),                   // 5: reasond.v1.SavingsBaseline
+	(*DirectConfig)(nil),                   // 6: reasond.v1.DirectConfig
+	(*ChainOfThoughtConfig)(nil),           // 7: reasond.v1.ChainOfThoughtConfig
+	(*BoundedContextConfig)(nil),           // 8: reasond.v1.BoundedContextConfig
+	(*ReactConfig)(nil),                    // 9: reasond.v1.ReactConfig
+	(*TreeOfThoughtConfig)(nil),            // 10: reasond.v1.TreeOfThoughtConfig
+	(*SelfConsistencyConfig)(nil),          // 11: reasond.v1.SelfConsistencyConfig
+	(*BestOfNConfig)(nil),                  // 12: reasond.v1.BestOfNConfig
+	(*SelfRefineConfig)(nil),               // 13: reasond.v1.SelfRefineConfig
+	(*PlanAndSolveConfig)(nil),             // 14: reasond.v1.PlanAndSolveConfig
+	(*ChainOfVerificationConfig)(nil),      // 15: reasond.v1.ChainOfVerificationConfig
+	(*ProgramOfThoughtConfig)(nil),         // 16: reasond.v1.ProgramOfThoughtConfig
+	(*SelfAggregationConfig)(nil),          // 17: reasond.v1.SelfAggregationConfig
+	(*ReadingProgress)(nil),                // 18: reasond.v1.ReadingProgress
+	(*Thought)(nil),                        // 19: reasond.v1.Thought
+	(*Dropped)(nil),                        // 20: reasond.v1.Dropped
+	(*CarryoverReport)(nil),                // 21: reasond.v1.CarryoverReport
+	(*BoundedContextStep)(nil),             // 22: reasond.v1.BoundedContextStep
+	(*ToolCall)(nil),                       // 23: reasond.v1.ToolCall
+	(*ToolResult)(nil),                     // 24: reasond.v1.ToolResult
+	(*ReactStep)(nil),                      // 25: reasond.v1.ReactStep
+	(*TreeStep)(nil),                       // 26: reasond.v1.TreeStep
+	(*Sample)(nil),                         // 27: reasond.v1.Sample
+	(*StageStep)(nil),                      // 28: reasond.v1.StageStep
+	(*Savings)(nil),                        // 29: reasond.v1.Savings
+	(*ChainOfThoughtMetrics)(nil),          // 30: reasond.v1.ChainOfThoughtMetrics
+	(*BoundedContextIterationMetrics)(nil), // 31: reasond.v1.BoundedContextIterationMetrics
+	(*BoundedContextMetrics)(nil),          // 32: reasond.v1.BoundedContextMetrics
+	(*ReactMetrics)(nil),                   // 33: reasond.v1.ReactMetrics
+	(*TreeOfThoughtMetrics)(nil),           // 34: reasond.v1.TreeOfThoughtMetrics
+	(*AnswerVotes)(nil),                    // 35: reasond.v1.AnswerVotes
+	(*SelfConsistencyMetrics)(nil),         // 36: reasond.v1.SelfConsistencyMetrics
+	(*ScoredAnswer)(nil),                   // 37: reasond.v1.ScoredAnswer
+	(*BestOfNMetrics)(nil),                 // 38: reasond.v1.BestOfNMetrics
+	(*SelfRefineMetrics)(nil),              // 39: reasond.v1.SelfRefineMetrics
+	(*PlanAndSolveMetrics)(nil),            // 40: reasond.v1.PlanAndSolveMetrics
+	(*ChainOfVerificationMetrics)(nil),     // 41: reasond.v1.ChainOfVerificationMetrics
+	(*ProgramOfThoughtMetrics)(nil),        // 42: reasond.v1.ProgramOfThoughtMetrics
+	(*durationpb.Duration)(nil),            // 43: google.protobuf.Duration
 }
 var file_reasond_v1_strategies_proto_depIdxs = []int32{
 	0,  // 0: reasond.v1.BoundedContextConfig.carryover_mode:type_name -> reasond.v1.CarryoverMode
 	1,  // 1: reasond.v1.TreeOfThoughtConfig.search:type_name -> reasond.v1.TreeSearch
 	2,  // 2: reasond.v1.TreeOfThoughtConfig.evaluator:type_name -> reasond.v1.TreeEvaluator
 	3,  // 3: reasond.v1.BestOfNConfig.verifier:type_name -> reasond.v1.AnswerVerifier
-	19, // 4: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
-	0,  // 5: reasond.v1.BoundedContextStep.carryover_mode:type_name -> reasond.v1.CarryoverMode
-	17, // 6: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
-	20, // 7: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
-	22, // 8: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
-	23, // 9: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
-	4,  // 10: reasond.v1.Savings.baseline:type_name -> reasond.v1.SavingsBaseline
-	42, // 11: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
-	30, // 12: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
-	28, // 13: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
-	28, // 14: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
-	34, // 15: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
-	36, // 16: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
-	42, // 17: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	4,  // 4: reasond.v1.BestOfNConfig.judge:type_name -> reasond.v1.AnswerJudge
+	20, // 5: reasond.v1.CarryoverReport.dropped:type_name -> reasond.v1.Dropped
+	0,  // 6: reasond.v1.BoundedContextStep.carryover_mode:type_name -> reasond.v1.CarryoverMode
+	18, // 7: reasond.v1.BoundedContextStep.reading:type_name -> reasond.v1.ReadingProgress
+	21, // 8: reasond.v1.BoundedContextStep.carryover_report:type_name -> reasond.v1.CarryoverReport
+	23, // 9: reasond.v1.ReactStep.actions:type_name -> reasond.v1.ToolCall
+	24, // 10: reasond.v1.ReactStep.observations:type_name -> reasond.v1.ToolResult
+	5,  // 11: reasond.v1.Savings.baseline:type_name -> reasond.v1.SavingsBaseline
+	43, // 12: reasond.v1.BoundedContextIterationMetrics.execution_time:type_name -> google.protobuf.Duration
+	31, // 13: reasond.v1.BoundedContextMetrics.iterations:type_name -> reasond.v1.BoundedContextIterationMetrics
+	29, // 14: reasond.v1.BoundedContextMetrics.savings:type_name -> reasond.v1.Savings
+	29, // 15: reasond.v1.BoundedContextMetrics.reprompt_savings:type_name -> reasond.v1.Savings
+	35, // 16: reasond.v1.SelfConsistencyMetrics.votes:type_name -> reasond.v1.AnswerVotes
+	37, // 17: reasond.v1.BestOfNMetrics.answers:type_name -> reasond.v1.ScoredAnswer
+	43, // 18: reasond.v1.ProgramOfThoughtMetrics.program_time:type_name -> google.protobuf.Duration
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_strategies_proto_init() }
@@ -3683,6 +3777,7 @@ func file_reasond_v1_strategies_proto_init() {
 	file_reasond_v1_strategies_proto_msgTypes[9].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[10].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[11].OneofWrappers = []any{}
+	file_reasond_v1_strategies_proto_msgTypes[21].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[22].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[27].OneofWrappers = []any{}
 	file_reasond_v1_strategies_proto_msgTypes[31].OneofWrappers = []any{}
@@ -3691,7 +3786,7 @@ func file_reasond_v1_strategies_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reasond_v1_strategies_proto_rawDesc), len(file_reasond_v1_strategies_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -40,6 +40,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "verifier": "program",
         "check_program": "print(open('answer.txt').read())",
         "max_check_s": 60.0,
+        "judge": "expected_score",
     },
     "chain_of_thought": {"max_tokens": 321, "temperature": 0.25, "show_reasoning": False},
     "bounded_context": {
@@ -79,7 +80,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "plan_and_solve": {"max_plan_tokens": 222, "max_tokens": 333, "temperature": 0.25},
     "self_refine": {"max_rounds": 2, "max_tokens": 200, "max_critique_tokens": 150, "temperature": 0.25},
     "self_aggregation": {"chains": 3, "group": 2, "rounds": 2, "temperature": 0.25, "max_tokens": 200},
-    "self_consistency": {"samples": 3, "temperature": 0.25, "max_tokens": 200, "min_agreement": 0.5},
+    "self_consistency": {
+        "samples": 3,
+        "temperature": 0.25,
+        "max_tokens": 200,
+        "min_agreement": 0.5,
+        "confidence": 1.0,
+        "weigh_votes": True,
+    },
 }
 
 

@@ -77,7 +77,7 @@ CYCLE: Final = ReactStep(
 NODE: Final = TreeStep(
     node_id="n0.1", parent_id="n0", depth=1, thought="TEXT half", score=0.75, is_pruned=True, answer="TEXT 24"
 )
-SAMPLE: Final = Sample(text="TEXT thus", answer="TEXT 4.0", normalized_answer="TEXT 4", temperature=0.625)
+SAMPLE: Final = Sample(text="TEXT thus", answer="TEXT 4.0", normalized_answer="TEXT 4", temperature=0.625, weight=0.5)
 STAGE: Final = StageStep(stage="draft", text="TEXT first", answer="TEXT 4", score=0.5)
 DETAILS: Final[dict[type, StepDetail]] = {
     type(detail): detail

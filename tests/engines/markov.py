@@ -87,6 +87,10 @@ CHAINS: Mapping[str, Sequence[Saying]] = {
     "untagged": (Saying(words=(*_THINKING, " forty", "-", "two", ".")),),
     "endless": (Saying(words=_ENDLESS, back_to=_ENDLESS[0]),),
     "chatty": (Saying(words=("Let", *_ENDLESS), back_to=_ENDLESS[0]),),
+    "score": tuple(
+        Saying(words=(" So", "<answer>", digit, "</answer>"), weight=weight)
+        for digit, weight in (("7", 0.6), ("3", 0.3), ("9", 0.1))
+    ),
     "call": (Saying(words=_CALL),),
     "calls": (Saying(words=(*_CALL, *_OTHER_CALL)),),
     "silent": (Saying(words=()),),

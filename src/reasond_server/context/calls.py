@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
-    from reasond_server.types import Json, ToolCall
+    from reasond_server.types import Json, TokenChance, ToolCall
 
 ResultT = TypeVar("ResultT")
 
@@ -45,7 +45,7 @@ class ModelReply:
     A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
     an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
     `is_call_unread`: the model began a call of a tool that cannot be read, in its text or by its finish reason.
-    `model` is that of `Finished`.
+    `model` and `tokens` are those of `Finished`.
     """
 
     parsed: ParsedReply
@@ -55,6 +55,7 @@ class ModelReply:
     cut_usage: Usage = NOTHING
     is_call_unread: bool = False
     model: str = ""
+    tokens: Sequence[TokenChance] = ()
 
     @property
     def is_only_hidden_reasoning(self) -> bool:
@@ -116,6 +117,7 @@ class ReplyListener:
         label: str = "",
         seed: int | None = None,
         json_schema: Json | None = None,
+        top_logprobs: int | None = None,
         holds_text: bool = False,
     ) -> None:
         self._kinds = kinds
@@ -139,6 +141,7 @@ class ReplyListener:
             label=label,
             seed=seed,
             json_schema=json_schema,
+            top_logprobs=top_logprobs,
             has_enough=lambda: current.parser.is_done,
         )
         self._past = 0
@@ -251,6 +254,7 @@ class ReplyListener:
                 calls=tuple(self._calls),
                 cut_usage=self._cut_usage,
                 model=finished.model,
+                tokens=finished.tokens,
             )
         # The text does not include stop strings, so after STOP an open tag counts as closed, except in quoted code.
         is_stop = finished.reason is ModelFinish.STOP
@@ -264,6 +268,7 @@ class ReplyListener:
             calls=tuple(self._calls),
             cut_usage=self._cut_usage,
             model=finished.model,
+            tokens=finished.tokens,
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:
@@ -385,6 +390,7 @@ async def hear(
     tool_choice: str = "auto",
     label: str = "",
     json_schema: Json | None = None,
+    top_logprobs: int | None = None,
 ) -> AsyncGenerator[Fragment | ModelReply, None]:
     """Call `model` and yield fragments as they become certain, then one ModelReply; see `ReplyListener`.
 
@@ -401,6 +407,7 @@ async def hear(
         tool_choice=tool_choice,
         label=label,
         json_schema=json_schema,
+        top_logprobs=top_logprobs,
         # Text before the tag of an answer is reasoning anyway.
         holds_text=TagKind.ANSWER not in kinds and may_leave_open(model.name),
     )

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
+from math import exp
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import extract_answer
@@ -44,7 +46,8 @@ _MOST_TEMPERATURE: Final = 2.0
 class SampledAnswer:
     """The text and the answer of a sample; without a whole answer `normalized_answer` is empty.
 
-    `is_withheld` says that the provider withheld the text.
+    `is_withheld` says that the provider withheld the text. `mean_probability` is the geometric mean of the
+    probabilities of its tokens; None if they were not told.
     """
 
     text: str
@@ -52,6 +55,7 @@ class SampledAnswer:
     normalized_answer: str
     is_tagged: bool
     is_withheld: bool
+    mean_probability: float | None = None
 
     @property
     def solution(self) -> str:
@@ -75,6 +79,7 @@ def read_sample(reply: ModelReply) -> SampledAnswer:
         normalized_answer=normalize_answer(restore(answer)) if is_whole else "",
         is_tagged=is_tagged,
         is_withheld=is_withheld,
+        mean_probability=exp(fmean(each.logprob for each in reply.tokens)) if reply.tokens else None,
     )
 
 

@@ -15,6 +15,7 @@ If what counts has two values, or a range, there is no score.
 from __future__ import annotations
 
 import re
+from math import exp
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.vote_forms import read_number_words
@@ -34,6 +35,8 @@ from reasond_server.dialects.score_marks import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
+
+    from reasond_server.types import TokenChance
 
 _DRESSING = r"[*_`\"'\[(<{\s]{0,8}"
 _VALUE = (
@@ -65,6 +68,9 @@ _PAIR = re.compile(
     r"(\d{1,2}(?:\.\d{1,6})?)(?:\s?/\s?10)?(?![\w/]|\.\d)"
 )
 _SCORES_LISTED = re.compile(r"\A\W{0,8}\[\s*(\d{1,2}(?:\.\d{1,6})?(?:\s*,\s*\d{1,2}(?:\.\d{1,6})?)*)\s*\]\W{0,8}\Z")
+_DIGIT = re.compile(r"\s?[0-9]\s?")
+_BEST_DIGIT: Final = 9
+_ANSWER: Final = "<answer>"
 _MOST_POINTS: Final = 10
 # The score of candidates that a plain vote did not choose; they are not worthless.
 _LOSER_SCORE: Final = 0.25
@@ -98,6 +104,25 @@ def read_score(text: str) -> float | None:
     return _find_only(
         sentences or {_read_value(found) for found in _VALUE_IN_TEXT.finditer("\n".join(lines)) if found["whole"]}
     )
+
+
+def expect_score(tokens: Sequence[TokenChance], written: str) -> float | None:
+    """Return a judgement from 0 to 9 as 0.0-1.0: its expectation by the probabilities of the digits in its place.
+
+    `tokens` are those of a reply whose last tag of an answer is followed by the digit, which is a token of its own:
+    sum(p_d * d) / sum(p_d) / 9 over the digits d among its likeliest alternatives. Without such a token the digit
+    counts that was `written`; None if that is none.
+    """
+    text = "".join([token.text for token in tokens])
+    begin, end = text.rfind(_ANSWER) + len(_ANSWER), 0
+    for token in tokens if _ANSWER in text else ():
+        end += len(token.text)
+        if end > begin and token.text.strip():
+            digits = [(int(other), exp(logprob)) for other, logprob in token.top if _DIGIT.fullmatch(other)]
+            if (whole := sum(chance for _, chance in digits)) and _DIGIT.fullmatch(token.text):
+                return sum(digit * chance for digit, chance in digits) / whole / _BEST_DIGIT
+            break
+    return int(written) / _BEST_DIGIT if _DIGIT.fullmatch(written) else None
 
 
 def read_judgement(tagged: str, text: str) -> float | None:

@@ -141,7 +141,13 @@ class StageCalls:
         return StagePrompt(messages=self._build(instruction, kept), max_tokens=written)
 
     def hear(
-        self, prompt: StagePrompt, *, temperature: float, kinds: Sequence[TagKind] = (TagKind.ANSWER,), label: str = ""
+        self,
+        prompt: StagePrompt,
+        *,
+        temperature: float,
+        kinds: Sequence[TagKind] = (TagKind.ANSWER,),
+        label: str = "",
+        top_logprobs: int | None = None,
     ) -> AsyncGenerator[Fragment | ModelReply, None]:
         """Make the call; see `context.calls.hear`. Calls of equal prompts at the same time need different labels."""
         return hear(
@@ -151,6 +157,7 @@ class StageCalls:
             temperature=temperature,
             kinds=kinds,
             label=label,
+            top_logprobs=top_logprobs,
         )
 
     def _clip(self, text: str, size: int, most: int) -> str:

@@ -31,23 +31,27 @@ _TOLERANCE = 1e-9
 
 @value
 class Tally:
-    """The answers of samples, in order; an empty answer is not a vote, but its sample counts in every share."""
+    """The answers of samples, in order; an empty answer is not a vote, but its sample counts in every share.
+
+    `weights` are what each counts, above 0 and at most 1; without them, every one counts 1.
+    """
 
     cast: Sequence[str] = ()
+    weights: Sequence[float] = ()
 
     @property
-    def votes(self) -> Sequence[tuple[str, int]]:
+    def votes(self) -> Sequence[tuple[str, float]]:
         """Answers with their votes: most votes first; in a tie, the answer that was given first."""
-        counts: dict[str, int] = {}
-        for answer in self.cast:
+        counts: dict[str, float] = {}
+        for answer, weight in zip(self.cast, self.weights or [1] * len(self.cast), strict=True):
             if answer:
-                counts[answer] = counts.get(answer, 0) + 1
+                counts[answer] = counts.get(answer, 0) + weight
         return sorted(counts.items(), key=lambda item: -item[1])
 
     @property
-    def total(self) -> int:
-        """Number of samples taken, with or without an answer."""
-        return len(self.cast)
+    def total(self) -> float:
+        """Votes of all samples taken, with or without an answer."""
+        return sum(self.weights) if self.weights else len(self.cast)
 
     @property
     def winner(self) -> str:
@@ -90,18 +94,22 @@ class Tally:
         """Return whether the leader stays ahead, whatever `left` further samples answer."""
         (answer, most), *others = self.votes
         place = self.cast.index(answer)
-        rivals = [count + left - (self.cast.index(rival) > place) for rival, count in others]
-        return all(rival < most for rival in [*rivals, left - 1])
+        is_later = {rival: self.cast.index(rival) > place for rival, _ in others}
+        return left <= most and all(
+            count + left < most or (is_later[rival] and count + left == most) for rival, count in others
+        )
 
     def bound_error(self, left: int) -> float:
         """Return a bound of the probability that the winner is not that of all samples, `left` further ones included.
 
-        It is 0 if the winner stays ahead in any case, and 1 without votes.
+        It is 0 if the winner stays ahead in any case, and 1 without votes and for weighed ones, whose order says less.
         """
         if not self.winner:
             return 1.0
         if self._is_leader_safe(left):
             return 0.0
+        if self.weights:
+            return 1.0
         rivals = [*(answer for answer, _ in self.votes[1:]), ""]
         return 1 / max(1.0, min(self._weigh_evidence(rival) for rival in rivals))
 
@@ -128,8 +136,9 @@ class Tally:
         impossible.
         """
         for count in range(left):
-            agreeing = Tally(cast=(*self.cast, *[self.winner or "?"] * count))
-            differing = Tally(cast=(*self.cast, *[f"?{number}" for number in range(count)]))
+            weights = (*self.weights, *[1.0] * count) if self.weights else ()
+            agreeing = Tally(cast=(*self.cast, *[self.winner or "?"] * count), weights=weights)
+            differing = Tally(cast=(*self.cast, *[f"?{number}" for number in range(count)]), weights=weights)
             if agreeing.is_decided(left - count, min_agreement=min_agreement, confidence=confidence):
                 return count
             if differing.is_decided(left - count, min_agreement=min_agreement):

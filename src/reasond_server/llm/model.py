@@ -12,7 +12,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from reasond_server.types import Json, Usage
+    from reasond_server.types import Json, TokenChance, Usage
     from reasond_server.types.usage import Price
 
 
@@ -89,6 +89,8 @@ class ChatRequest:
         tool_choice: "auto", "none", "required" or the name of a tool.
         json_schema: JSON Schema of the answer, which the server is asked to enforce; the messages tell it.
         seed: sampling seed, for providers that support one.
+        top_logprobs: most alternatives of each token whose log probabilities are wanted, 0: only those of the tokens
+            that are written; None: none. Servers that tell none ignore it (`find_most_logprobs`).
         label: distinguishes equal calls of one run, whichever begins first; not sent to the model.
         time_left_s: most seconds until the answer begins, retries included. The caller who sets it closes the call
             when the time is over, and keeps the text received until then.
@@ -108,6 +110,7 @@ class ChatRequest:
     tool_choice: str = "auto"
     json_schema: Json | None = None
     seed: int | None = None
+    top_logprobs: int | None = None
     label: str = ""
     time_left_s: float | None = None
     has_enough: Callable[[], bool] = field(default=_never, repr=False, compare=False)
@@ -144,7 +147,8 @@ class Finished:
     `warnings` are for the reader of the result, for example that a parameter was left out because the provider does not
     support it. `is_stopped_in_reasoning` is true if the request had stop strings, the model reasoned, and the call
     ended with STOP before the answer began: a stop string may have matched in the reasoning. The same request without
-    stop strings may get an answer. `model` is who answered, where several models stand behind one name.
+    stop strings may get an answer. `model` is who answered, where several models stand behind one name. `tokens` are
+    those of the answer's text, stop strings included, if the request asked for them and the server tells them.
     """
 
     reason: ModelFinish
@@ -153,6 +157,7 @@ class Finished:
     warnings: Sequence[str] = ()
     is_stopped_in_reasoning: bool = False
     model: str = ""
+    tokens: Sequence[TokenChance] = ()
 
 
 ModelEvent = Text | ReasoningText | ToolCall | Finished
@@ -238,6 +243,11 @@ def can_enforce_schema(model: ChatModel) -> bool:
     return getattr(model, "enforces_schema", False)
 
 
+def find_most_logprobs(model: ChatModel) -> int:
+    """Return the attribute `most_logprobs` of `model`: of how many likely tokens it tells the probability; 0: none."""
+    return getattr(model, "most_logprobs", 0)
+
+
 def find_price(model: ChatModel) -> Price | None:
     """Return the attribute `price` of `model`, what its tokens cost; None if nobody said."""
     return getattr(model, "price", None)
@@ -281,6 +291,11 @@ class WrappedModel(Generic[Inner]):
     def enforces_schema(self) -> bool:
         """Whether the model's server enforces a JSON Schema."""
         return can_enforce_schema(self._model)
+
+    @property
+    def most_logprobs(self) -> int:
+        """Of how many likely tokens the model's server tells the probability in the place of each token; 0: none."""
+        return find_most_logprobs(self._model)
 
     @property
     def price(self) -> Price | None:

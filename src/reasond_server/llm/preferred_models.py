@@ -13,6 +13,7 @@ from reasond_server.llm.model import (
     WrappedModel,
     can_enforce_schema,
     find_image_tokens,
+    find_most_logprobs,
     find_price,
 )
 from reasond_server.types.usage import Price
@@ -54,6 +55,11 @@ class PreferredModels(WrappedModel[ChatModel]):
     def enforces_schema(self) -> bool:
         """Whether the server of every model enforces a JSON Schema."""
         return all(map(can_enforce_schema, self._models))
+
+    @property
+    def most_logprobs(self) -> int:
+        """Of how many likely tokens every server tells the probability; 0: one of them tells none."""
+        return min(map(find_most_logprobs, self._models))
 
     @property
     def price(self) -> Price | None:

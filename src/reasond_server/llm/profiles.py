@@ -47,8 +47,9 @@ class ModelProfile:
     sent. `reasoning_fields` are read in order. `stop_match_fields` report which stop string matched.
     `named_tool_choice` is whether a call of one tool can be forced by its name; if not, only that tool is offered.
     `count_path` is the path of its token counter (relative to the base URL's root), empty if it has none.
-    `context_window` is in tokens, None if unknown. `image_tokens` is an upper bound of the tokens of one image in a
-    prompt; 0: the model takes no images. `first_token_s`, `idle_s` and `total_s` are how long a call may wait for its
+    `most_logprobs` is of how many likely tokens it tells the log probabilities in the place of each token; 0: it tells
+    none. `context_window` is in tokens, None if unknown. `image_tokens` is an upper bound of the tokens of one image in
+    a prompt; 0: the model takes no images. `first_token_s`, `idle_s` and `total_s` are how long a call may wait for its
     first content, for the next and for its end, in seconds.
     """
 
@@ -66,6 +67,7 @@ class ModelProfile:
     named_tool_choice: bool = True
     several_system_messages: bool = True
     count_path: str = ""
+    most_logprobs: int = 0
     context_window: int | None = None
     image_tokens: int = 0
     first_token_s: int = 60
@@ -98,7 +100,11 @@ _WAITS: Mapping[str, Fact] = MappingProxyType(
 PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
     {
         "generic": {},
-        "openai": {"limit_field": _OPENAI_LIMIT, "json_schema": _OPENAI_SCHEMA},
+        "openai": {
+            "limit_field": _OPENAI_LIMIT,
+            "json_schema": _OPENAI_SCHEMA,
+            "most_logprobs": Fact(value=20, evidence="openai 3.57, chat completions: top_logprobs from 0 to 20"),
+        },
         "openai-reasoning": {
             "limit_field": _OPENAI_LIMIT,
             "max_stops": Fact(value=0, evidence="openai 3.52: o3 and o4-mini; litellm 1.106, lm-eval #3247: gpt-5"),
@@ -115,6 +121,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
         "vllm": {
             "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="vllm #27752, #33402"),
             "stop_match_fields": Fact(value=("stop_reason",), evidence="vllm #2976"),
+            "most_logprobs": Fact(value=20, evidence="vLLM documentation: max_logprobs, 20 by default"),
             "json_schema": Fact(
                 value=SchemaLevel.GUIDED, evidence="pydantic-ai #3490: the model does not see the schema"
             ),
@@ -134,6 +141,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             **_WAITS,
             "reasoning_fields": Fact(value=_CONTENT_FIRST, evidence="ran: llama.cpp 2026.10"),
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="ran: llama.cpp 2026.10, by grammar"),
+            "most_logprobs": Fact(value=20, evidence="ran: llama.cpp 2026.10, exact against known probabilities"),
             "named_tool_choice": Fact(value=False, evidence="ran: llama.cpp 2026.10 takes a named tool for auto"),
             "count_path": Fact(value="/apply-template", evidence="ran: llama.cpp 2026.10, then /tokenize"),
         },

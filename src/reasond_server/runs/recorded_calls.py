@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, field, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.errors.reasons import build_error
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
-from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types import TokenChance, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -214,6 +215,8 @@ def _event_row(event: ModelEvent) -> list[Any]:
         return ["call", *_call_row(event)]
     usage = _usage_row(event.usage)
     row = ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
+    if event.tokens:
+        return [*row, event.model, [[each.text, each.logprob, *map(list, each.top)] for each in event.tokens]]
     return [*row, event.model] if event.model else row
 
 
@@ -231,7 +234,11 @@ def _read_event(row: Sequence[Any]) -> ModelEvent:
         warnings=tuple(rest[1]),
         usage=_read_usage(rest[2]),
         is_stopped_in_reasoning=rest[3],
-        model="".join(rest[4:]),
+        model="".join(rest[4:5]),
+        tokens=tuple(
+            TokenChance(text=text, logprob=logprob, top=tuple((other, chance) for other, chance in top))
+            for text, logprob, *top in chain.from_iterable(rest[5:])
+        ),
     )
 
 

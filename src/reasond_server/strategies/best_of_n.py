@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
@@ -26,14 +27,14 @@ from reasond_server.context.samples import (
     read_sample,
     refuse_equal_samples,
 )
-from reasond_server.context.scores import read_judgement
+from reasond_server.context.scores import expect_score, read_judgement
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import ReasondError, Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import ModelFinish, find_most_logprobs
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
@@ -60,6 +61,12 @@ _JUDGE: Final = (
     "right, and then whether the final answer is what the question asks for. Only then end with your score between "
     "tags, from 0 (certainly wrong) to 10 (certainly right), for example: <answer>7</answer>"
 )
+_JUDGE_BY_DIGIT: Final = _JUDGE.replace("from 0 (certainly wrong) to 10", "one digit from 0 (certainly wrong) to 9")
+_TOP_DIGITS: Final = 20
+"""Alternatives that are asked for: the ten digits, and as many other tokens."""
+_NO_LOGPROBS: Final = (
+    "The model's server tells no probabilities of tokens: the digits that the judge wrote are the scores."
+)
 # With temperature 0 the same solution gets the same score, as far as the model is repeatable.
 _JUDGE_TEMPERATURE: Final = 0.0
 _MAX_PROGRAM_CHARACTERS: Final = 16_384
@@ -71,6 +78,16 @@ class AnswerVerifier(StrEnum):
     JUDGE = "judge"
     SCHEMA = "schema"
     PROGRAM = "program"
+
+
+class AnswerJudge(StrEnum):
+    """What the score of the judge is: what it wrote, or the expectation over all digits that it could have written."""
+
+    WRITTEN = "written"
+    EXPECTED_SCORE = "expected_score"
+
+
+_JUDGES: Final = MappingProxyType({AnswerJudge.WRITTEN: _JUDGE, AnswerJudge.EXPECTED_SCORE: _JUDGE_BY_DIGIT})
 
 
 class BestOfNConfig(StrategyConfig):
@@ -99,6 +116,13 @@ class BestOfNConfig(StrategyConfig):
             description="What scores solutions: 'judge' (the model), 'schema' (of the answer) or 'program' (yours).",
         ),
     ] = AnswerVerifier.JUDGE
+    judge: Annotated[
+        AnswerJudge,
+        Field(
+            strict=False,
+            description="Score of a judgement: 'written', or 'expected_score' over the digits by their probabilities.",
+        ),
+    ] = AnswerJudge.WRITTEN
     check_program: Annotated[
         str,
         Field(
@@ -233,6 +257,7 @@ class Contest:
     allowance: Allowance
     shares: OutputShares
     verify: Callable[[str], Awaitable[VerifiedAnswer]] | None = None
+    top_logprobs: int | None = None
     samples: list[SampledAnswer] = field(default_factory=list)
     solutions: list[_Solution] = field(default_factory=list)
     errors: list[ReasondError] = field(default_factory=list)
@@ -365,7 +390,7 @@ class Contest:
                     continue
                 self.shares.settle(result.spent.output_tokens)
                 self.allowance.settle(self.worst_judgement, _measure_cost(result))
-                solution.score = _read_judgement(result)
+                solution.score = self._read_judgement(result)
                 parts = (result.parsed.thinking.strip(), result.parsed.text.strip())
                 text = "\n\n".join(part for part in parts if part)
                 yield Step(
@@ -378,8 +403,20 @@ class Contest:
 
     async def _judge(self, solution: _Solution, label: str) -> ModelReply:
         shown = Shown(name="candidate", text=solution.read.solution)
-        prompt = self.shares.limit(self.stages.fit(_JUDGE, shown, max_tokens=self.config.max_judge_tokens))
-        return await take_reply(self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label))
+        prompt = self.shares.limit(
+            self.stages.fit(_JUDGES[self.config.judge], shown, max_tokens=self.config.max_judge_tokens)
+        )
+        heard = self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label, top_logprobs=self.top_logprobs)
+        return await take_reply(heard)
+
+    def _read_judgement(self, reply: ModelReply) -> float | None:
+        """Return the score of a judgement; None if it was cut, withheld or has none."""
+        if reply.finish is not ModelFinish.STOP:
+            return None
+        score = None
+        if self.config.judge is AnswerJudge.EXPECTED_SCORE:
+            score = expect_score(reply.tokens, reply.parsed.content)
+        return read_judgement(reply.parsed.content, reply.parsed.text) if score is None else score
 
     def list_answers(self) -> Sequence[ScoredAnswer]:
         """Return the answers as they were compared, the best first: by score, then votes, then order."""
@@ -431,6 +468,8 @@ class Contest:
             gaps.append(f"No answer of {len(self.samples)} samples {test}.")
         if not self.needs_judge:
             return gaps
+        if self.config.judge is AnswerJudge.EXPECTED_SCORE and self.top_logprobs is None:
+            gaps.append(_NO_LOGPROBS)
         scores = [each.score for each in self.list_answers()]
         known = [each.score for each in self.solutions if each.score is not None]
         if not known:
@@ -450,13 +489,6 @@ class Contest:
     def _describe_doubt(self, best: ScoredAnswer) -> str:
         score = "no score" if best.score is None else f"the score {best.score:g}"
         return f"No answer was given: the best has {score}, and min_score asks for {self.config.min_score:g}."
-
-
-def _read_judgement(reply: ModelReply) -> float | None:
-    """Return the score of a judgement; None if it was cut, withheld or has none."""
-    if reply.finish is not ModelFinish.STOP:
-        return None
-    return read_judgement(reply.parsed.content, reply.parsed.text)
 
 
 def _weigh_score(score: float | None) -> float:
@@ -492,7 +524,7 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
     config, budget = context.config, task.budget
     verify = await _find_verifier(task, context)
     stages = await prepare_stages(
-        task, model=context.model, nonce=context.new_nonce(), instructions=(STEPS_FIRST, _JUDGE), shown=1
+        task, model=context.model, nonce=context.new_nonce(), instructions=(STEPS_FIRST, *_JUDGES.values()), shown=1
     )
     prompt = stages.fit(STEPS_FIRST, max_tokens=config.max_tokens)
     sample, judgement = Cost(model_calls=1), Cost(model_calls=1) if verify is None else Cost()
@@ -501,7 +533,7 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         sample += Cost(tokens=await stages.bound_tokens(STEPS_FIRST, more_tokens=prompt.max_tokens))
         if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
-    shares = OutputShares(budget.max_output_tokens)
+    shares, most_logprobs = OutputShares(budget.max_output_tokens), find_most_logprobs(context.model)
     return Contest(
         config=config,
         monotonic=context.monotonic,
@@ -516,4 +548,5 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
         shares=shares,
         verify=verify,
+        top_logprobs=_TOP_DIGITS if config.judge is AnswerJudge.EXPECTED_SCORE and most_logprobs else None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -24,9 +24,11 @@ from reasond_server.context.samples import (
 from reasond_server.context.stages import prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.votes import Tally
-from reasond_server.errors.base import ReasondError
+from reasond_server.errors.base import ReasondError, Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
+from reasond_server.errors.request import InvalidConfigError
+from reasond_server.llm.model import find_most_logprobs
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
     from reasond_server.types import Task
+
+
+NO_LOGPROBS: Final = "The model's server tells no probabilities of tokens, so every vote counts the same."
 
 
 class SelfConsistencyConfig(StrategyConfig):
@@ -65,6 +70,10 @@ class SelfConsistencyConfig(StrategyConfig):
             description="Stop when the winner is that of all samples with this probability; 1: when it is certain.",
         ),
     ] = 1.0
+    weigh_votes: Annotated[
+        bool,
+        Field(description="Whether a vote counts as much as the mean probability of its tokens, if a server tells it."),
+    ] = False
 
     @property
     def most_steps(self) -> int:
@@ -110,12 +119,15 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
     is_replayable: ClassVar[bool] = True
 
     def check(self, task: Task, config: SelfConsistencyConfig, model: ChatModel) -> None:  # noqa: ARG002 - the port's
-        """Refuse a temperature at which all samples would be equal.
+        """Refuse a temperature at which all samples would be equal, and a bound that does not hold for weights.
 
         Raises:
-            InvalidConfigError: temperature is 0 with more than one sample.
+            InvalidConfigError: temperature is 0 with more than one sample, or votes are weighed with a confidence.
         """
         refuse_equal_samples(config.temperature, config.samples)
+        if config.weigh_votes and config.confidence < 1:
+            description = f"must be 1 where weigh_votes is true, got {config.confidence:g}: its bound counts votes"
+            raise InvalidConfigError.of(Violation(field="confidence", description=description))
 
     async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples in waves, then count the votes; see the base class.
@@ -138,10 +150,11 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
 
 @value
 class _TakenSample:
-    """A sample with its temperature."""
+    """A sample with its temperature, and what its vote counts; None: 1."""
 
     read: SampledAnswer
     temperature: float
+    weight: float | None = None
 
     @property
     def detail(self) -> Sample:
@@ -151,6 +164,7 @@ class _TakenSample:
             answer=self.read.answer,
             normalized_answer=self.read.normalized_answer,
             temperature=self.temperature,
+            weight=self.weight,
         )
 
 
@@ -174,7 +188,9 @@ class Poll:
     def tally(self) -> Tally:
         """The votes so far; a failed sample counts as one without an answer."""
         cast = [each.read.normalized_answer for each in self.samples]
-        return Tally(cast=[*cast, *[""] * (self.taken - len(cast))])
+        failed = self.taken - len(cast)
+        weights = [each.weight or 1.0 for each in self.samples] if self.config.weigh_votes else []
+        return Tally(cast=[*cast, *[""] * failed], weights=[*weights, *[1.0] * failed] if weights else ())
 
     @property
     def left(self) -> int:
@@ -217,7 +233,9 @@ class Poll:
                 spent = result.spent
                 self.shares.settle(spent.output_tokens)
                 self.allowance.settle(self.worst, Cost(model_calls=spent.model_calls, tokens=spent.total_tokens))
-                fresh = _TakenSample(read=read_sample(result), temperature=temperature)
+                read = read_sample(result)
+                weight = read.mean_probability if self.config.weigh_votes else None
+                fresh = _TakenSample(read=read, temperature=temperature, weight=weight)
                 self.samples.append(fresh)
                 yield Step(
                     detail=fresh.detail,
@@ -244,7 +262,7 @@ class Poll:
         is_stopped_early = bool(left) and not self.is_out_of_budget and self.is_decided
         return SelfConsistencyMetrics(
             samples=len(self.samples),
-            votes=tuple(AnswerVotes(answer=answer, votes=votes) for answer, votes in tally.votes),
+            votes=tuple(AnswerVotes(answer=answer, votes=tally.cast.count(answer)) for answer, _ in tally.votes),
             margin=tally.margin,
             is_stopped_early=is_stopped_early,
             is_abstained=is_abstained,
@@ -289,9 +307,9 @@ class Poll:
 
     def _describe_disagreement(self, tally: Tally) -> str:
         votes, cast = tally.votes[0][1], sum(votes for _, votes in tally.votes)
-        taken = "" if cast == tally.total else f" in {tally.total} samples"
+        taken = "" if cast == tally.total else f" in {tally.total:.3g} samples"
         return (
-            f"No answer was given: the best has {votes} of {cast} votes{taken}, and min_agreement "
+            f"No answer was given: the best has {votes:.3g} of {cast:.3g} votes{taken}, and min_agreement "
             f"{self.config.min_agreement:g} asks for more."
         )
 
@@ -311,10 +329,13 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
         build_ladder(config.temperature, config.samples) if is_ladder else [config.temperature] * config.samples
     )
     shares = OutputShares(budget.max_output_tokens)
+    asked = 0 if config.weigh_votes and find_most_logprobs(context.model) else None
     return Poll(
         config=config,
         calls=SampleCalls(
-            ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
+            ask=lambda temperature, label: stages.hear(
+                shares.limit(prompt), temperature=temperature, label=label, top_logprobs=asked
+            ),
             temperatures=temperatures,
             prompt_tokens=await stages.count_tokens(prompt),
         ),
@@ -322,5 +343,5 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
         shares=shares,
         temperatures=temperatures,
-        warnings=stages.warnings,
+        warnings=(*stages.warnings, *([NO_LOGPROBS] if config.weigh_votes and asked is None else [])),
     )

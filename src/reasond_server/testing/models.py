@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
-    from reasond_server.types import ToolCall
+    from reasond_server.types import TokenChance, ToolCall
 
 
 __all__ = ["FunctionModel", "FunctionPrograms", "Reply", "ScriptError", "ScriptedModel"]
@@ -60,6 +60,7 @@ class Reply:
             made of them. None cuts `text` as the demo model does.
         hold: the reply waits for this event, so that a test can inspect or cancel the call while it is open.
         hold_after: number of pieces written before the wait; 0 waits before the first piece.
+        tokens: its tokens with their probabilities, for calls that ask for them.
         tool_calls: calls of tools that follow `text`, unless `text` was cut; `finish` becomes TOOL_CALLS.
     """
 
@@ -73,6 +74,7 @@ class Reply:
     hold: asyncio.Event | None = None
     hold_after: int = 0
     tool_calls: Sequence[ToolCall] = ()
+    tokens: Sequence[TokenChance] = ()
 
     def __post_init__(self) -> None:
         if self.pieces is None:
@@ -90,7 +92,10 @@ class _PlayedModel(ABC):
         requests: every call so far, in the order in which they began.
         closed: calls that were closed or cancelled before their end.
         finished: calls that ended by themselves, with `Finished` or with their error.
+        most_logprobs: of how many likely tokens the probability is told, as replies say; 0: of none.
     """
+
+    most_logprobs = 0
 
     def __init__(
         self,
@@ -214,6 +219,7 @@ class _PlayedModel(ABC):
             reason=finish,
             usage=reply.usage or self._usage(request, output_tokens, reasoning_tokens),
             matched_stop=stop.matched,
+            tokens=() if request.top_logprobs is None else reply.tokens,
         )
 
     def _pieces(self, reply: Reply) -> Sequence[str]:

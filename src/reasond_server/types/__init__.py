@@ -63,6 +63,7 @@ from reasond_server.types.tasks import build_row as build_row
 from reasond_server.types.tasks import restore_history as restore_history
 from reasond_server.types.turns import Session as Session
 from reasond_server.types.usage import NOTHING as NOTHING
+from reasond_server.types.usage import TokenChance as TokenChance
 from reasond_server.types.usage import Usage as Usage
 from reasond_server.types.usage import UsageSource as UsageSource
 from reasond_server.types.values import Json as Json

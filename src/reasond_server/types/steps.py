@@ -147,12 +147,16 @@ class TreeStep:
 @STEPS.declare("sample", headline="text")
 @value
 class Sample:
-    """One independent sample of self-consistency; votes are counted on `normalized_answer`."""
+    """One independent sample of self-consistency; votes are counted on `normalized_answer`.
+
+    `weight` is what its vote counts, 0.0-1.0; None if every vote counts the same.
+    """
 
     text: str
     answer: str
     normalized_answer: str
     temperature: float
+    weight: float | None = None
 
 
 @STEPS.declare("stage", headline="text")

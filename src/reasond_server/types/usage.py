@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -106,3 +107,12 @@ def _join_costs(one: Usage, other: Usage) -> float | None:
             return None
         return one.cost_usd if other.model_calls == other.total_tokens == 0 else other.cost_usd
     return round(one.cost_usd + other.cost_usd, _DECIMALS)
+
+
+@value
+class TokenChance:
+    """A token that a model wrote, with its log probability, and those of the likeliest tokens in its place."""
+
+    text: str
+    logprob: float
+    top: Sequence[tuple[str, float]] = ()

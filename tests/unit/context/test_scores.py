@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import log
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.scores import read_judgement, read_points, read_score
+from reasond_server.context.scores import expect_score, read_judgement, read_points, read_score
+from reasond_server.types import TokenChance
 from tests.reports.rows import Row, load_rows
 
 
@@ -101,3 +104,35 @@ def test_long_hostile_judgements_are_read_in_time(unit: str) -> None:
     text = unit * (200_000 // len(unit))
     read_score(text)
     read_points(text, count=10)
+
+
+def say(*tokens: str | dict[str, float]) -> list[TokenChance]:
+    """Return tokens; those with several alternatives are given with their probabilities, the written one first."""
+    return [
+        TokenChance(text=each, logprob=-0.1, top=((each, -0.1),))
+        if isinstance(each, str)
+        else TokenChance(text=next(iter(each)), logprob=-1.0, top=tuple((text, log(p)) for text, p in each.items()))
+        for each in tokens
+    ]
+
+
+def test_an_expected_score_is_the_mean_of_the_digits_by_their_probabilities() -> None:
+    tokens = say("So 3 it is. ", "<answer", ">", {"7": 0.6, "3": 0.2, "x": 0.2}, "</answer>")
+    assert expect_score(tokens, "7") == pytest.approx((7 * 0.75 + 3 * 0.25) / 9)
+    assert expect_score(say("<answer>", "\n", {"9": 1.0}), "9") == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "tokens", [say(), say("No tag, ", {"7": 1.0}), say("<answer>7", "</answer>"), say("<answer>", "seven")]
+)
+def test_without_a_digit_that_is_a_token_the_written_one_counts(tokens: list[TokenChance]) -> None:
+    assert expect_score(tokens, "7") == pytest.approx(7 / 9)
+    assert expect_score(tokens, "seven") is None
+    assert expect_score(tokens, "10") is None
+
+
+@given(chances=st.dictionaries(st.sampled_from("0123456789"), st.floats(0.001, 1), min_size=1))
+def test_an_expected_score_lies_between_the_digits_that_it_is_made_of(chances: dict[str, float]) -> None:
+    score = expect_score(say("<answer>", chances), "")
+    assert score is not None
+    assert min(map(int, chances)) - 1e-6 <= 9 * score <= max(map(int, chances)) + 1e-6

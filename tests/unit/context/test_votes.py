@@ -132,3 +132,17 @@ def test_so_many_equal_answers_of_forty_end_a_vote(confidence: float, fewest: in
 
 def test_without_votes_nothing_is_known() -> None:
     assert Tally(cast=["", ""]).bound_error(3) == 1
+
+
+@given(
+    votes=st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.floats(0.01, 1)), min_size=1, max_size=5),
+    more=st.lists(st.tuples(st.sampled_from(["a", "b", "c", "d", ""]), st.floats(0.01, 1)), max_size=3),
+)
+def test_a_weighed_vote_that_is_decided_stays_so_whatever_the_others_weigh(
+    votes: list[tuple[str, float]], more: list[tuple[str, float]]
+) -> None:
+    tally = Tally(cast=[answer for answer, _ in votes], weights=[weight for _, weight in votes])
+    after = [*votes, *more]
+    if tally.winner and tally.is_decided(len(more), min_agreement=0):
+        whole = Tally(cast=[answer for answer, _ in after], weights=[weight for _, weight in after])
+        assert whole.winner == tally.winner

@@ -14,8 +14,8 @@ def test_a_wrapper_passes_every_property_of_the_port_on() -> None:
     assert len(properties) == 5
     for name in properties:
         assert getattr(outer, name) == getattr(inner, name), name
-    # Models may have what is no part of the port, because most take no images, enforce no schema and have no price.
-    assert {*MEMBERS, "image_tokens", "enforces_schema", "price"} == {
+    # Models may have what is no part of the port, because most take no images, tell no probabilities and have no price.
+    assert {*MEMBERS, "image_tokens", "enforces_schema", "most_logprobs", "price"} == {
         name for name in vars(WrappedModel) if not name.startswith("_")
     }
 

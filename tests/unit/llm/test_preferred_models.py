@@ -90,4 +90,6 @@ def test_a_schema_is_enforced_where_every_model_does_it(others: list[bool], *, i
     models = [ScriptedModel([]) for _ in (True, *others)]
     for model, enforces in zip(models, (True, *others), strict=True):
         model.enforces_schema = enforces  # type: ignore[attr-defined] # an attribute that models may have
+        model.most_logprobs = 20 if enforces else 0
     assert PreferredModels(models).enforces_schema is is_enforced
+    assert PreferredModels(models).most_logprobs == (20 if is_enforced else 0)

@@ -23,7 +23,7 @@ from reasond_server.runs.recorded_calls import (
     read_settings,
     read_usage,
 )
-from reasond_server.types import ToolCall, Usage, UsageSource
+from reasond_server.types import TokenChance, ToolCall, Usage, UsageSource
 
 ANY = st.text(st.characters(), max_size=30)
 USAGES = st.builds(
@@ -32,6 +32,12 @@ USAGES = st.builds(
     output_tokens=st.integers(0, 10**9),
     model_calls=st.integers(0, 3),
     source=st.sampled_from(UsageSource),
+)
+TOKENS = st.builds(
+    TokenChance,
+    text=ANY,
+    logprob=st.floats(-9999, 0),
+    top=st.lists(st.tuples(ANY, st.floats(-9999, 0)), max_size=2).map(tuple),
 )
 EVENTS = st.one_of(
     st.builds(Text, text=ANY),
@@ -43,6 +49,8 @@ EVENTS = st.one_of(
         usage=USAGES,
         matched_stop=st.none() | ANY,
         warnings=st.lists(ANY, max_size=2).map(tuple),
+        model=ANY,
+        tokens=st.lists(TOKENS, max_size=2).map(tuple),
     ),
 )
 REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="why?")], max_tokens=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from math import log
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +20,7 @@ from reasond_server.strategies.self_consistency import SelfConsistency, SelfCons
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.testing import FunctionModel, FunctionPrograms, Reply, running_server
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult
-from reasond_server.types import BestOfNMetrics, Budget, FinishReason, ScoredAnswer, StageStep, Task
+from reasond_server.types import BestOfNMetrics, Budget, FinishReason, ScoredAnswer, StageStep, Task, TokenChance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -402,3 +403,45 @@ async def test_a_bound_on_all_output_leaves_every_sample_and_its_judgement_a_sha
     assert result.answer == "40"
     assert (metrics.samples, metrics.judgements) == (samples, samples)
     assert sum(request.max_tokens for request in model.requests[:1]) <= limit
+
+
+def judge_by_chances(scores: Mapping[str, Mapping[str, float]]) -> FunctionModel:
+    """Return a model of two answers, whose judge writes the likeliest of its digits and tells all of them."""
+    samples = iter(["41", "42"])
+
+    def reply(request: ChatRequest) -> Reply:
+        if not is_judging(request):
+            return Reply(text=f"Hm. <answer>{next(samples)}</answer>")
+        chances = scores[judged_answer(request)]
+        digit = max(chances, key=lambda each: chances[each])
+        top = tuple((text, log(chance)) for text, chance in chances.items())
+        tokens = (TokenChance(text="<answer>", logprob=0.0), TokenChance(text=digit, logprob=-1.0, top=top))
+        return Reply(text=f"<answer>{digit}</answer>", tokens=tokens)
+
+    model = FunctionModel(reply)
+    model.most_logprobs = 20
+    return model
+
+
+async def test_expected_scores_tell_apart_what_the_judge_writes_the_same_digit_for() -> None:
+    chances = {"41": {"7": 0.6, "2": 0.4}, "42": {"7": 0.6, "9": 0.4}}
+    task = Task(query=QUERY)
+    for judge, best in (("written", "41"), ("expected_score", "42")):
+        model = judge_by_chances(chances)
+        config = BestOfNConfig.model_validate({"samples": 2, "judge": judge})
+        *_, outcome = [event async for event in BestOfN().run(task, RunContext(config=config, model=model))]
+        assert isinstance(outcome, Outcome)
+        assert outcome.answer == best
+        asked = [request.top_logprobs for request in model.requests]
+        assert asked == [None, None, *([20, 20] if judge == "expected_score" else [None, None])]
+    assert [each.score for each in metrics_of(outcome).answers] == [
+        pytest.approx((0.6 * 7 + 0.4 * 9) / 9),
+        pytest.approx((0.6 * 7 + 0.4 * 2) / 9),
+    ]
+
+
+async def test_where_a_server_tells_no_probabilities_the_written_digits_count_and_it_is_told() -> None:
+    model, _, outcome = await run(replies(["41", "42"], {"41": "2", "42": "9"}), samples=2, judge="expected_score")
+    assert (outcome.answer, metrics_of(outcome).answers[0].score) == ("42", 1.0)
+    assert any("tells no probabilities" in warning for warning in outcome.warnings)
+    assert all(request.top_logprobs is None for request in model.requests)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import log
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,19 @@ from reasond_server.errors.model import ContextExhaustedError, ModelFailedError,
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.self_consistency import SelfConsistency, SelfConsistencyConfig
+from reasond_server.strategies.self_consistency import NO_LOGPROBS, SelfConsistency, SelfConsistencyConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, StrategyEvent
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel
-from reasond_server.types import NOTHING, AnswerVotes, Budget, FinishReason, Sample, SelfConsistencyMetrics, Task
+from reasond_server.types import (
+    NOTHING,
+    AnswerVotes,
+    Budget,
+    FinishReason,
+    Sample,
+    SelfConsistencyMetrics,
+    Task,
+    TokenChance,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -463,3 +473,40 @@ def test_the_ladder_stays_near_its_middle_and_is_never_greedy(temperature: float
 async def test_an_empty_question_is_refused_without_a_server_too(query: str) -> None:
     with ScriptedModel([]) as model, pytest.raises(InvalidRequestError, match="query must not be empty"):
         await SelfConsistency().reason(query, model=model)
+
+
+def make_sure_votes(*votes: tuple[str, float]) -> FunctionModel:
+    """Return a model whose samples give answers with tokens of a probability."""
+    given = iter(votes)
+
+    def reply(_: ChatRequest) -> Reply:
+        answer, chance = next(given)
+        return Reply(text=f"Hm. <answer>{answer}</answer>", tokens=[TokenChance(text="Hm", logprob=log(chance))] * 3)
+
+    model = FunctionModel(reply)
+    model.most_logprobs = 5
+    return model
+
+
+async def test_a_vote_weighs_what_the_model_is_sure_of() -> None:
+    votes = [("1", 0.2), ("1", 0.3), ("2", 0.9), ("3", 0.3)]
+    model = make_sure_votes(*votes)
+    samples, outcome = await run(model, samples=4, weigh_votes=True)
+    assert outcome.answer == "2"
+    assert [sample.weight for sample in samples] == [pytest.approx(chance) for _, chance in votes]
+    assert [(each.answer, each.votes) for each in metrics(outcome).votes] == [("2", 1), ("1", 2), ("3", 1)]
+    assert metrics(outcome).margin == pytest.approx(0.4 / 1.7)
+    _, outcome = await run(make_sure_votes(*votes), samples=4)
+    assert outcome.answer == "1"
+
+
+async def test_without_probabilities_votes_count_alike_and_it_is_told() -> None:
+    with ScriptedModel(tag("1", "1")) as model:
+        samples, outcome = await run(model, samples=3, weigh_votes=True)
+    assert (outcome.answer, samples[0].weight) == ("1", None)
+    assert NO_LOGPROBS in outcome.warnings
+
+
+async def test_a_bound_that_counts_votes_is_refused_for_weighed_ones() -> None:
+    with pytest.raises(InvalidConfigError, match="weigh_votes"):
+        await run(ScriptedModel([]), weigh_votes=True, confidence=0.9)

@@ -91,6 +91,7 @@ from reasond.v1.repairs_pb2 import (
     VoteStep,
 )
 from reasond.v1.strategies_pb2 import (
+    AnswerJudge,
     AnswerVerifier,
     BestOfNConfig,
     BestOfNMetrics,
@@ -159,6 +160,7 @@ from reasond.v1.turns_pb2 import (
 __all__ = [
     "Agent",
     "AgentCard",
+    "AnswerJudge",
     "AnswerVerifier",
     "AsyncClient",
     "AsyncExecutionStream",

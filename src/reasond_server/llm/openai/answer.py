@@ -198,7 +198,8 @@ class AnswerReader:
         """Return the known state of the end."""
         ending = self._decoder.find_end()
         if self.is_stopped:
-            return AnswerEnd(reason=ModelFinish.STOP, usage=None, matched_stop=self._stop.matched)
+            matched = self._stop.matched
+            return AnswerEnd(reason=ModelFinish.STOP, usage=None, matched_stop=matched, tokens=ending.tokens)
         return ending
 
     def _show(self, text: str, events: list[_Piece]) -> None:
@@ -458,6 +459,7 @@ class StreamedAnswer:
             matched_stop=ending.matched_stop,
             warnings=(*self.warnings, *ending.warnings, *own),
             is_stopped_in_reasoning=is_stopped,
+            tokens=ending.tokens,
         )
 
     def _is_stopped_in_reasoning(self, reason: ModelFinish, usage: Usage) -> bool:

@@ -12,6 +12,7 @@ from reasond_server.dialects.finish_reasons import (
     is_filtered,
     read_finish,
 )
+from reasond_server.dialects.logprob_forms import read_logprobs
 from reasond_server.dialects.native_calls import NativeCalls, write_call
 from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
 from reasond_server.dialects.stream_forms import is_error_report
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import ToolCall
+    from reasond_server.types import TokenChance, ToolCall
 
 
 _NO_CHUNKS = frozenset({b"", b"null", b'""', b"{}"})
@@ -85,6 +86,7 @@ class ChatDecoder:
         self._report: Mapping[str, Any] = {}
         self._matched_stop: str | None = None
         self._content_characters = 0
+        self._tokens: list[TokenChance] = []
 
     @property
     def held_characters(self) -> int:
@@ -122,6 +124,7 @@ class ChatDecoder:
             usage=None if told is None else build_usage(told),
             matched_stop=self._matched_stop,
             warnings=tuple(dict.fromkeys((*self._warnings, *invented, *doubts))),
+            tokens=tuple(self._tokens),
         )
 
     def _find_reason(self) -> ModelFinish | None:
@@ -141,6 +144,8 @@ class ChatDecoder:
         """Add the pieces of one choice. Not a generator, like `_read_delta`, because both run for every token."""
         if choice.get("usage") is not None:
             self._report = merge_reports(self._report, choice["usage"])
+        if (told := choice.get("logprobs")) is not None:
+            self._tokens += read_logprobs(told)
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._read_delta(delta, pieces)
@@ -234,6 +239,9 @@ def build_chat_body(request: ChatRequest, options: BackendOptions) -> Body:
         data |= _build_stops(request, profile, warnings)
     if request.tools:
         data |= _build_tools(request, profile, warnings)
+    if request.top_logprobs is not None and profile.most_logprobs:
+        # llama.cpp tells nothing at all where no alternatives are asked for.
+        data |= {"logprobs": True, "top_logprobs": max(1, min(request.top_logprobs, profile.most_logprobs))}
     if request.json_schema is not None:
         data |= _build_schema(request, profile, warnings)
     messages = [write_texts(each) for each in build_messages(request, options)]

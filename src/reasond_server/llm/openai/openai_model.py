@@ -109,6 +109,11 @@ class OpenAIModel:
         return self.options.profile.json_schema in {SchemaLevel.STRICT, SchemaLevel.GUIDED}
 
     @property
+    def most_logprobs(self) -> int:
+        """Of how many likely tokens the server tells the probability, by the profile; Responses are not asked."""
+        return self.options.profile.most_logprobs if self.options.protocol == "chat" else 0
+
+    @property
     def price(self) -> Price | None:
         """What its tokens cost, if the operator says so."""
         return self.options.price

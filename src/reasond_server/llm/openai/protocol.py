@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, ModelFinish, ToolSpec
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import ToolCall, Usage
+    from reasond_server.types import TokenChance, ToolCall, Usage
 
 
 @value
@@ -35,13 +35,14 @@ class AnswerEnd:
     """The state of the end: `reason` is None until the server reported why it stopped.
 
     `usage` is what the server reported (`model_calls` 1, UsageSource.REPORTED), or None. `warnings` name what was read
-    against the words of the protocol.
+    against the words of the protocol. `tokens` are those of the text, if the server told their probabilities.
     """
 
     reason: ModelFinish | None = None
     usage: Usage | None = None
     matched_stop: str | None = None
     warnings: tuple[str, ...] = ()
+    tokens: Sequence[TokenChance] = ()
 
 
 class UpstreamReportError(Exception):

@@ -148,3 +148,13 @@ def test_a_message_is_the_same_whoever_is_sent_it_next() -> None:
 def test_half_a_character_in_a_message_is_sent_as_a_question_mark() -> None:
     data, _ = body({"messages": [Message(role=Role.USER, content="a\ud83db NaN")]})
     assert data["messages"][0]["content"] == "a?b NaN"
+
+
+@pytest.mark.parametrize(
+    ("asked", "most", "sent"), [(20, 5, 5), (3, 20, 3), (0, 20, 1), (5, 0, None), (None, 20, None)]
+)
+def test_probabilities_are_asked_for_where_the_profile_says_that_they_are_told(
+    asked: int | None, most: int, sent: int | None
+) -> None:
+    data, warnings = body({"top_logprobs": asked}, most_logprobs=most)
+    assert (data.get("top_logprobs"), data.get("logprobs"), warnings) == (sent, True if sent else None, ())

@@ -131,6 +131,30 @@ ANSWER_VERIFIER_PROGRAM: AnswerVerifier.ValueType  # 3
 """A Python program of the caller, run in the server's sandbox; samples are taken one by one until it accepts one."""
 global___AnswerVerifier = AnswerVerifier
 
+class _AnswerJudge:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AnswerJudgeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AnswerJudge.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ANSWER_JUDGE_UNSPECIFIED: _AnswerJudge.ValueType  # 0
+    """Not set: the server's default applies."""
+    ANSWER_JUDGE_WRITTEN: _AnswerJudge.ValueType  # 1
+    """The score that the judge wrote."""
+    ANSWER_JUDGE_EXPECTED_SCORE: _AnswerJudge.ValueType  # 2
+    """The expectation over all digits that it could have written, by their probabilities."""
+
+class AnswerJudge(_AnswerJudge, metaclass=_AnswerJudgeEnumTypeWrapper):
+    """What the score of a judgement of best of n is."""
+
+ANSWER_JUDGE_UNSPECIFIED: AnswerJudge.ValueType  # 0
+"""Not set: the server's default applies."""
+ANSWER_JUDGE_WRITTEN: AnswerJudge.ValueType  # 1
+"""The score that the judge wrote."""
+ANSWER_JUDGE_EXPECTED_SCORE: AnswerJudge.ValueType  # 2
+"""The expectation over all digits that it could have written, by their probabilities."""
+global___AnswerJudge = AnswerJudge
+
 class _SavingsBaseline:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -391,6 +415,7 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     MIN_AGREEMENT_FIELD_NUMBER: builtins.int
     CONFIDENCE_FIELD_NUMBER: builtins.int
+    WEIGH_VOTES_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Number of samples, 1-40; default 5."""
     temperature: builtins.float
@@ -405,6 +430,10 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     """Sampling also stops when the winner is that of all samples with at least this probability, 0.5-1.0; default 1 (when
     no further sample can change the outcome).
     """
+    weigh_votes: builtins.bool
+    """Whether a vote counts as much as the mean probability of its sample's tokens, where the model's server tells it;
+    default false.
+    """
     def __init__(
         self,
         *,
@@ -413,9 +442,10 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
         max_tokens: builtins.int | None = ...,
         min_agreement: builtins.float | None = ...,
         confidence: builtins.float | None = ...,
+        weigh_votes: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "_weigh_votes", b"_weigh_votes", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature", "weigh_votes", b"weigh_votes"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_confidence", b"_confidence", "_max_tokens", b"_max_tokens", "_min_agreement", b"_min_agreement", "_samples", b"_samples", "_temperature", b"_temperature", "_weigh_votes", b"_weigh_votes", "confidence", b"confidence", "max_tokens", b"max_tokens", "min_agreement", b"min_agreement", "samples", b"samples", "temperature", b"temperature", "weigh_votes", b"weigh_votes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_confidence", b"_confidence"]) -> typing.Literal["confidence"] | None: ...
     @typing.overload
@@ -426,6 +456,8 @@ class SelfConsistencyConfig(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_samples", b"_samples"]) -> typing.Literal["samples"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_weigh_votes", b"_weigh_votes"]) -> typing.Literal["weigh_votes"] | None: ...
 
 global___SelfConsistencyConfig = SelfConsistencyConfig
 
@@ -443,6 +475,7 @@ class BestOfNConfig(google.protobuf.message.Message):
     VERIFIER_FIELD_NUMBER: builtins.int
     CHECK_PROGRAM_FIELD_NUMBER: builtins.int
     MAX_CHECK_S_FIELD_NUMBER: builtins.int
+    JUDGE_FIELD_NUMBER: builtins.int
     samples: builtins.int
     """Number of samples, 1-40; default 5."""
     temperature: builtins.float
@@ -461,6 +494,8 @@ class BestOfNConfig(google.protobuf.message.Message):
     """
     max_check_s: builtins.float
     """Most seconds that one check may run, 1-300; default 10."""
+    judge: global___AnswerJudge.ValueType
+    """What the score of a judgement is; default WRITTEN."""
     def __init__(
         self,
         *,
@@ -472,11 +507,14 @@ class BestOfNConfig(google.protobuf.message.Message):
         verifier: global___AnswerVerifier.ValueType | None = ...,
         check_program: builtins.str | None = ...,
         max_check_s: builtins.float | None = ...,
+        judge: global___AnswerJudge.ValueType | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_check_program", b"_check_program", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_check_program", b"_check_program", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_check_program", b"_check_program", "_judge", b"_judge", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "judge", b"judge", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_check_program", b"_check_program", "_judge", b"_judge", "_max_check_s", b"_max_check_s", "_max_judge_tokens", b"_max_judge_tokens", "_max_tokens", b"_max_tokens", "_min_score", b"_min_score", "_samples", b"_samples", "_temperature", b"_temperature", "_verifier", b"_verifier", "check_program", b"check_program", "judge", b"judge", "max_check_s", b"max_check_s", "max_judge_tokens", b"max_judge_tokens", "max_tokens", b"max_tokens", "min_score", b"min_score", "samples", b"samples", "temperature", b"temperature", "verifier", b"verifier"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_check_program", b"_check_program"]) -> typing.Literal["check_program"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_judge", b"_judge"]) -> typing.Literal["judge"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_check_s", b"_max_check_s"]) -> typing.Literal["max_check_s"] | None: ...
     @typing.overload
@@ -982,6 +1020,7 @@ class Sample(google.protobuf.message.Message):
     ANSWER_FIELD_NUMBER: builtins.int
     NORMALIZED_ANSWER_FIELD_NUMBER: builtins.int
     TEMPERATURE_FIELD_NUMBER: builtins.int
+    WEIGHT_FIELD_NUMBER: builtins.int
     text: builtins.str
     """What the model wrote before its answer."""
     answer: builtins.str
@@ -990,6 +1029,8 @@ class Sample(google.protobuf.message.Message):
     """The form of the answer that votes are counted on."""
     temperature: builtins.float
     """The temperature it was sampled at."""
+    weight: builtins.float
+    """What its vote counts, 0.0-1.0; absent where every vote counts the same."""
     def __init__(
         self,
         *,
@@ -997,8 +1038,11 @@ class Sample(google.protobuf.message.Message):
         answer: builtins.str = ...,
         normalized_answer: builtins.str = ...,
         temperature: builtins.float = ...,
+        weight: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["answer", b"answer", "normalized_answer", b"normalized_answer", "temperature", b"temperature", "text", b"text"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_weight", b"_weight", "weight", b"weight"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_weight", b"_weight", "answer", b"answer", "normalized_answer", b"normalized_answer", "temperature", b"temperature", "text", b"text", "weight", b"weight"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_weight", b"_weight"]) -> typing.Literal["weight"] | None: ...
 
 global___Sample = Sample
 

@@ -1,0 +1,44 @@
+"""Log probabilities of tokens, as servers report them beside the text of a chunk.
+
+    {"content": [{"token": "7", "logprob": -0.1, "top_logprobs": [{"token": "7", "logprob": -0.1}]}]}
+
+is the form of OpenAI, vLLM and llama.cpp; OpenAI writes -9999.0, others null or less, for what was impossible.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from reasond_server.types import TokenChance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LEAST: Final = -9999.0
+"""What stands for a probability of 0, as OpenAI writes it."""
+
+
+def read_logprobs(told: object) -> Sequence[TokenChance]:
+    """Return the tokens of a member `logprobs`; those that cannot be read are left out."""
+    content = told.get("content") if isinstance(told, dict) else None
+    return [
+        TokenChance(text=one["token"], logprob=_read(one), top=tuple(_list_top(one.get("top_logprobs"))))
+        for one in (content if isinstance(content, list) else ())
+        if _is_token(one)
+    ]
+
+
+def _list_top(told: object) -> Sequence[tuple[str, float]]:
+    return [(one["token"], _read(one)) for one in (told if isinstance(told, list) else ()) if _is_token(one)]
+
+
+def _is_token(one: object) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("token"), str)
+
+
+def _read(one: dict[str, Any]) -> float:
+    """Return a log probability as a number from -9999 to 0."""
+    told = one.get("logprob")
+    is_number = isinstance(told, int | float) and not isinstance(told, bool) and not math.isnan(told)
+    return min(0.0, max(_LEAST, float(told))) if is_number else _LEAST
