@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import StrategyEvent
 
 MANY = 5_000
-TURN = {
+TURN: dict[str, Any] = {
     "message": "What is 15% of 240? Read the book title. Tell the current time.",
     "client_tools": [{"name": "book_title", "description": "Reads the title of the bundled book."}],
     "session_id": "reader",
 }
-REPAIR = {
+REPAIR: dict[str, Any] = {
     "goal": "fix",
     "description": "larger returns the smaller number",
     "environment": "python",

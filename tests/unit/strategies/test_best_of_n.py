@@ -434,10 +434,8 @@ async def test_expected_scores_tell_apart_what_the_judge_writes_the_same_digit_f
         assert outcome.answer == best
         asked = [request.top_logprobs for request in model.requests]
         assert asked == [None, None, *([20, 20] if judge == "expected_score" else [None, None])]
-    assert [each.score for each in metrics_of(outcome).answers] == [
-        pytest.approx((0.6 * 7 + 0.4 * 9) / 9),
-        pytest.approx((0.6 * 7 + 0.4 * 2) / 9),
-    ]
+        scores = [each.score for each in metrics_of(outcome).answers]
+    assert scores == [pytest.approx((0.6 * 7 + 0.4 * 9) / 9), pytest.approx((0.6 * 7 + 0.4 * 2) / 9)]
 
 
 async def test_where_a_server_tells_no_probabilities_the_written_digits_count_and_it_is_told() -> None:

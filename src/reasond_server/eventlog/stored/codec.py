@@ -123,7 +123,8 @@ def decode_state(text: str) -> Json:
 def _decode_value(kind: type[ValueT], text: str, *, noun: str) -> ValueT:
     row = _row(text)
     try:
-        found: ValueT = _reader(kind)(row["body"], "")
+        known: type = kind
+        found: ValueT = _reader(known)(row["body"], "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InternalError(f"a stored {noun} cannot be read ({type(error).__name__})") from None
     return found

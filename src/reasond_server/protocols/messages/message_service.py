@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
     from datetime import datetime
 
-    from reasond_server.http_api.http_calls import Cursor
     from reasond_server.llm.model import TokenCounter
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.messages.message_params import MessageParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import Principal
+    from reasond_server.types import Cursor, Principal
 
 
 class Messages:
