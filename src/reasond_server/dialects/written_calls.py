@@ -133,7 +133,8 @@ def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:
     if react := _REACT.search(text):
         yield text[: react.start()], json.dumps({"name": react[1], "arguments": _read_input(react[2])}), ""
     last = text.rstrip().rpartition("\n")
-    if last[0] and (last[2].lstrip().startswith("{") or _PYTHON_LINE.fullmatch(last[2].strip())):
+    is_inner = last[0].count("{") > last[0].count("}")
+    if last[0] and not is_inner and (last[2].lstrip().startswith("{") or _PYTHON_LINE.fullmatch(last[2].strip())):
         yield last[0], last[2].strip(), ""
 
 
@@ -218,6 +219,9 @@ def _read_values(region: str) -> Iterator[tuple[str, Any]]:
     while found := _OPENING.search(region, place):
         scanned = scan_value(region, found.start())
         if scanned is None:
+            if found[0] == "{":
+                # What stands within an object that is not whole is an argument, whatever it looks like.
+                return
             place = found.end()
             continue
         told, end = scanned

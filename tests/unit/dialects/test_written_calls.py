@@ -83,6 +83,29 @@ def test_a_call_that_cannot_be_read_is_no_text(text: str) -> None:
     assert (found.text, found.is_unread) == ("So.", True)
 
 
+CUT = [
+    '{"name": "search", "arguments": {"q": "x"}',
+    '{"name": "search", "arguments": {"name": "run", "arguments": {"q": "x"}}',
+    '{"name": "search", "arguments": {"q": [{"name": "run", "arguments": {}}], "more": "',
+    '{"name": "search", "arguments": run {"q": "x"}',
+    '{"tool": {"name": "run", "arguments": {"q": "x"}}, "then": ',
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_nothing_within_an_object_of_many_lines_that_is_not_whole_is_a_call(cut: str) -> None:
+    spread = cut.replace("{", "\n{", 9)
+    assert read_text_calls(f"I look.{spread}", {"search": {}, "run": {}, "arguments": {}}) is None
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("mark", ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<tools>", "<action>"])
+def test_nothing_within_a_call_that_is_not_whole_is_a_call(mark: str, cut: str) -> None:
+    found = read_text_calls(f"I look. {mark}{cut}", {"search": {}, "run": {}, "arguments": {}})
+    assert found is not None
+    assert (list(found.calls), found.is_unread) == ([], True)
+
+
 @given(st.lists(st.sampled_from([*CALLS, "a", "\n", "{", "}", '"', "```", "<", "[", "("]), max_size=6))
 def test_no_text_breaks_the_reading(parts: list[str]) -> None:
     found = read_text_calls("".join(parts), TOOLS)
