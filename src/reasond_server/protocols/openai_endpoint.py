@@ -87,6 +87,8 @@ _SESSION_HEADERS: Final = (
 _VERSION_HEADER: Final = b"anthropic-version"
 _RETRY_HEADER: Final = b"x-stainless-retry-count"
 _CLOSE: Final = (b"connection", b"close")
+# More digits than any number of an event or an item has.
+_MOST_DIGITS: Final = 20
 _NOTHING: Final = (
     "there is nothing at this address; POST /v1/responses, POST /v1/chat/completions, POST /v1/messages and "
     "GET /v1/models are here"
@@ -165,8 +167,8 @@ class OpenAiEndpoint:
         _enter(f"{RESPONSES_PATH}/{{id}}", allowed, scope, exchange)
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         params: dict[str, Any] = {"response_id": response_id}
-        params |= {name: query[name] for name in ("after", "order") if name in query}
-        params |= {name: int(query[name]) for name in ("starting_after", "limit") if query.get(name, "").isdecimal()}
+        params |= {name: query[name] for name in ("after", "order", "stream") if name in query}
+        params |= {name: _read_number(query[name]) for name in ("starting_after", "limit") if name in query}
         method = RESPONSE_METHODS[scope["method"], rest]
         if rest == "" and scope["method"] == "GET" and query.get("stream") == "true":
             answer = await run_unless_disconnected(
@@ -207,6 +209,12 @@ async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Map
     if params.get("stream") is True and method not in _UNSTREAMED:
         return await _stream(calls.open(method), params, send)
     return _encode_answer(await calls.call(method, params), calls)
+
+
+def _read_number(text: str) -> int | str:
+    """Return the number that a query tells; another text as it is, so that its check names it."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isdecimal() and len(digits) <= _MOST_DIGITS else text
 
 
 def _digest_request(body: bytearray, exchange: Exchange) -> dict[str, Any]:

@@ -176,13 +176,15 @@ def read_bounds(own: ReasondParams, *output_tokens: int | None, tool_calls: int 
     return budget if limits == NO_BUDGET else narrow(budget, limits)
 
 
-def read_format(field: str, given: Mapping[str, Any] | None, *, inner: str = "") -> tuple[Json | None, list[Violation]]:
+def read_format(field: str, given: object, *, inner: str = "") -> tuple[Json | None, list[Violation]]:
     """Return the schema that a format asks for, in its member `inner`, and what is wrong with it; None for text."""
-    kind = "text" if given is None else given.get("type")
-    if given is None or kind == "text":
+    if given is None:
         return None, []
-    if kind == "json_object":
-        return {"type": "object"}, []
+    if not isinstance(given, dict):
+        return None, [Violation(field=field, description=f"must be an object, got {show(given)}")]
+    kind = given.get("type")
+    if kind in ["text", "json_object"]:
+        return (None if kind == "text" else {"type": "object"}), []
     if kind != "json_schema":
         description = f"must be 'text', 'json_object' or 'json_schema', got {show(kind)}"
         return None, [Violation(field=f"{field}.type", description=description)]

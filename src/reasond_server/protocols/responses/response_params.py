@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 from pydantic_core import to_json
@@ -102,8 +102,9 @@ class ResponseIdParams(Params):
     response_id: str
     starting_after: Whole = -1
     after: str = ""
-    limit: Whole = Field(default=20, ge=1, le=100)
-    order: str = "desc"
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    stream: Literal["true", "false"] = "false"
 
 
 def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder) -> list[str]:
@@ -117,7 +118,9 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
     for place, item in enumerate(items):
         field = f"input.{place}"
         kind = item.get("type") or ("message" if "role" in item else "")
-        if kind == "message":
+        if not isinstance(kind, str):
+            problems.append(Violation(field=f"{field}.type", description=f"must be a text, got {show(kind)}"))
+        elif kind == "message":
             problems += _read_message(field, item, builder)
         elif kind in _CALLS:
             builder.add_assistant("", [_read_call(item, kind)])
@@ -151,7 +154,7 @@ def _read_message(field: str, item: Mapping[str, Any], builder: ConversationBuil
         builder.add_user(content.text, content.images)
     elif role == "assistant":
         builder.add_assistant(content.text)
-    elif role in _SYSTEM:
+    elif isinstance(role, str) and role in _SYSTEM:
         builder.instruct(content.text)
     else:
         text = f"must be 'user', 'assistant', 'system' or 'developer', got {show(role)}"
@@ -197,7 +200,7 @@ def read_wish(params: ResponseParams, dialogue: Dialogue) -> Wish:
 
 
 def _describe_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type") not in {None, "function"}:
+    if tool.get("type") not in [None, "function"]:
         return dict(tool)
     return {
         "type": "function",
