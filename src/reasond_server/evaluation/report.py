@@ -239,7 +239,8 @@ def write_markdown(report: EvalReport, *, title: str, circumstances: Sequence[st
 
 def describe_wrong(trial: Trial, item: Item) -> str:
     """Return one line: where the steps of the trial are, what was asked, what came, and what is right."""
-    came = _shorten(trial.answer_json or trial.answer) or trial.finish.lower().replace("_", " ")
+    came = _shorten(trial.answer_json or trial.answer or (trial.note if trial.is_failed else ""))
+    came = came or trial.finish.lower().replace("_", " ")
     right = _shorten(item.right or item.pattern or item.grader.value)
     return f"{trial.execution_id or 'no execution'}: {_shorten(item.question)}: {came}; right is {right}"
 

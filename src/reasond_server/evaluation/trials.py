@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,6 +91,8 @@ _ENDS_ALL: Final = (
     reasond.NotFoundError,
     reasond.StrategyError,
 )
+# The violation of a request that names a model which the server does not offer.
+_MODEL_FIELD: Final = "task.model"
 # What says nothing about the question: asked again, and never recorded.
 _MAY_PASS: Final = (reasond.UnavailableError, reasond.ResourceExhaustedError)
 _NANOS: Final = 1e9
@@ -131,6 +133,11 @@ class Trial:
     def tokens(self) -> int:
         """All tokens, input and output together."""
         return self.input_tokens + self.output_tokens
+
+    @property
+    def is_unspent(self) -> bool:
+        """Whether it failed before anything was spent: no record keeps it, and the next command asks again."""
+        return self.is_failed and self.tokens == 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -173,7 +180,9 @@ class TrialRecord:
         return self._trials.get(key)
 
     def add(self, trial: Trial) -> None:
-        """Write a trial, so that it survives the end of the process and of the machine."""
+        """Write a trial, so that it survives the end of the process and of the machine; not one that spent nothing."""
+        if trial.is_unspent:
+            return
         self._trials[trial.key] = trial
         self._file.write(f"{json.dumps(asdict(trial), ensure_ascii=False)}\n")
         self._file.flush()
@@ -189,7 +198,7 @@ def open_record(path: Path) -> Iterator[TrialRecord]:
     """
     try:
         lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-        trials = {trial.key: trial for trial in map(_read_trial, lines[:-1])}
+        trials = {trial.key: trial for trial in map(_read_trial, lines[:-1]) if not trial.is_unspent}
         if lines[-1]:
             os.truncate(path, path.stat().st_size - len(lines[-1]))
         with path.open("a", encoding="utf-8") as file:
@@ -310,8 +319,10 @@ class Trials:
                 raise
             except reasond.ReasondError as error:
                 partial = stream.result
+                if any(each.field == _MODEL_FIELD for each in error.violations):
+                    raise
                 if partial is not None:
-                    return _read_result(trial, partial, failed=error)
+                    return await self._read_failure(trial, partial, error)
                 if not isinstance(error, _MAY_PASS):
                     return replace(trial, is_failed=True, finish=error.reason, note=error.message)
                 if attempt == _ATTEMPTS:
@@ -321,6 +332,16 @@ class Trials:
                 continue
             return _read_result(trial, stream.result)
         return trial
+
+    async def _read_failure(self, trial: Trial, partial: Reasoning, error: reasond.ReasondError) -> Trial:
+        """Return the trial of an execution that failed; the server forgets one that spent nothing."""
+        failed = _read_result(trial, partial, failed=error)
+        if not failed.is_unspent:
+            return failed
+        # Its request id would lead the next command to the same failure.
+        with suppress(reasond.ReasondError):
+            await self.client.delete_execution(partial.execution_id)
+        return replace(failed, execution_id="")
 
 
 def _read_result(trial: Trial, result: Reasoning | None, *, failed: reasond.ReasondError | None = None) -> Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import reasond
 from reasond import AsyncClient
 from reasond_server.errors.base import SettingsError
-from reasond_server.errors.model import ModelFailedError
+from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.evaluation.graders import Graders
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.evaluation.trials import TokenBudget, Trial, Trials, open_record, read_way
@@ -39,8 +40,11 @@ class Adder:
     def __init__(self, fails: int = -1) -> None:
         self.calls = 0
         self.fails = fails
+        self.is_down = False
 
     def __call__(self, request: ChatRequest) -> str:
+        if self.is_down:
+            raise ModelUnavailableError("the model server is down")
         self.calls += 1
         text = " ".join(message.content for message in request.messages)
         number = int(text.partition("What is ")[2].split()[0])
@@ -132,11 +136,44 @@ async def test_a_model_that_fails_is_a_wrong_answer_and_is_told(tmp_path: Path) 
     assert trials[1].note
 
 
-async def test_what_no_call_can_do_ends_the_evaluation_at_once(tmp_path: Path) -> None:
+async def test_what_failed_before_anything_was_spent_is_no_result_and_is_asked_again(tmp_path: Path) -> None:
     adder = Adder()
     async with serve(adder) as client:
-        with pytest.raises(reasond.StrategyError):
-            await run(client, tmp_path, make_items(50), ways=[read_way("nonsense")])
+        # A budget that covers no call, and a model server that is down: neither says anything about the questions.
+        short = await run(client, tmp_path, make_items(3), ways=WAYS[:1], budget=TokenBudget(most=3, each=1))
+        adder.is_down = True
+        down = await run(client, tmp_path, make_items(3), ways=WAYS[:1])
+        adder.is_down = False
+        trials = await run(client, tmp_path, make_items(3), ways=WAYS[:1])
+    for failed in (short, down):
+        assert [(t.is_unspent, bool(t.note), t.execution_id) for t in failed] == [(True, True, "")] * 3
+    assert [t.is_right for t in trials] == [True] * 3
+    assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 3
+
+
+async def test_a_failure_that_was_paid_stays_and_an_old_record_of_one_that_was_not_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    adder = Adder(fails=1)
+    record = tmp_path / "record.jsonl"
+    async with serve(adder) as client:
+        (first,) = await run(client, tmp_path, make_items(2)[1:], ways=WAYS[:1])
+        adder.fails = -1
+        (kept,) = await run(client, tmp_path, make_items(2)[1:], ways=WAYS[:1])
+        record.write_text(json.dumps(asdict(replace(first, input_tokens=0, output_tokens=0))) + "\n")
+        await client.delete_execution(first.execution_id)
+        (asked,) = await run(client, tmp_path, make_items(2)[1:], ways=WAYS[:1])
+    assert (first.is_failed, first.is_unspent, kept, asked.is_right) == (True, False, first, True)
+
+
+@pytest.mark.parametrize(("way", "error"), [("nonsense", reasond.StrategyError), ("direct", reasond.ReasondError)])
+async def test_what_no_call_can_do_ends_the_evaluation_at_once(
+    tmp_path: Path, way: str, error: type[Exception]
+) -> None:
+    adder = Adder()
+    async with serve(adder) as client:
+        with pytest.raises(error):
+            await run(client, tmp_path, make_items(50), ways=[read_way(way, model="" if way != "direct" else "none")])
     assert adder.calls == 0
 
 

@@ -222,6 +222,10 @@ def evaluate(
     require_different(request.ways)
     if len(request.ways) > _MOST_WAYS:
         raise usage_error(f"{len(request.ways)} ways are too many", f"Compare at most {_MOST_WAYS} at a time.")
+    for file in filter(None, (report, choose_file)):
+        # Before anything is paid.
+        if not file.parent.is_dir():
+            raise usage_error(f"the folder of the file {str(file)!r} does not exist", "Make it, or name another file.")
     with convert_errors(find_target(connection, environ)):
         evaluated = asyncio.run(_run(request, connection, environ))
     trials = evaluated.trials
@@ -235,13 +239,18 @@ def evaluate(
         _write_file(report, write_markdown(found, title=request.title, circumstances=facts))
     if choose_file is not None:
         _write_choices(choose_file, request, trials, loss=loss)
+    if unspent := [trial for trial in trials if trial.is_unspent]:
+        warn(
+            f"{len(unspent):,} of {wanted:,} trials failed before anything was spent, and count as wrong; run again, "
+            f"the command asks them again. The first one: {unspent[0].note}"
+        )
     if len(trials) < wanted:
         warn(
             f"the budget of {request.budget.most or 0:,} tokens ended after {len(trials):,} of {wanted:,} trials; "
             "with a higher --max-total-tokens the command goes on where it ended"
         )
         return ExitCode.LIMIT
-    return ExitCode.OK
+    return ExitCode.FAILURE if unspent and len(unspent) == len(trials) else ExitCode.OK
 
 
 @value
