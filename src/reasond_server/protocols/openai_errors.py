@@ -61,13 +61,14 @@ _NOT_FOUND: Final = {
 
 @value
 class ErrorWords:
-    """How one wire names what is wrong: `said` is the field of what was said, the others are fields of the core.
+    """How one wire names what is wrong: `said` is the field of what was said, `system` that of instructions.
 
     With `has_codes` a code is one that clients of Responses know, and what cannot work is 400, because these clients
     send any other 4xx again.
     """
 
     said: str
+    system: str
     schema: str
     bound: str
     function: str = ""
@@ -78,7 +79,8 @@ class ErrorWords:
         if (tool := _TOOL.match(field)) is not None:
             return f"tools.{tool['place']}.{self.function}{tool['name'].removesuffix('_json')}"
         known = {
-            **dict.fromkeys(("query", "message", "results", "system", "history", "images"), self.said),
+            **dict.fromkeys(("query", "message", "results", "history", "images"), self.said),
+            "system": self.system,
             **dict.fromkeys(("answer_schema", "answer_schema_json"), self.schema),
             **{name: f"reasond.{name}" for name in ("material", "request_id")},
             "budget.max_output_tokens": self.bound,
@@ -92,9 +94,15 @@ class ErrorWords:
 
 
 _CHAT: Final = ErrorWords(
-    said="messages", schema="response_format.json_schema.schema", bound="max_completion_tokens", function="function."
+    said="messages",
+    system="messages",
+    schema="response_format.json_schema.schema",
+    bound="max_completion_tokens",
+    function="function.",
 )
-_RESPONSES: Final = ErrorWords(said="input", schema="text.format.schema", bound="max_output_tokens", has_codes=True)
+_RESPONSES: Final = ErrorWords(
+    said="input", system="instructions", schema="text.format.schema", bound="max_output_tokens", has_codes=True
+)
 
 
 def describe_error(

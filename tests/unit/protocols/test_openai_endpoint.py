@@ -319,7 +319,10 @@ async def test_media_types_and_sizes_are_refused_in_openais_way() -> None:
 async def test_instructions_that_are_too_long_are_told_by_openais_name() -> None:
     async with serve_chats() as site:
         response = await site.ask(messages=[{"role": "system", "content": "x" * 100_001}, *QUESTION])
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
+        sent = {"model": "reasond", "input": "q", "instructions": "x" * 100_001}
+        response = await site.client.post("/v1/responses", json=sent)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "instructions")
 
 
 async def test_system_history_stop_and_limits_reach_the_model() -> None:

@@ -84,8 +84,11 @@ def init(
     `choose` asks a person for one of several texts and returns its place; None if there is nobody to ask.
 
     Raises:
-        CommandError: there is no such server or model, it cannot be probed, or the file exists.
+        CommandError: there is no such server or model, it cannot be probed, or the file exists or has no folder.
     """
+    if not file.parent.is_dir():
+        # Before the model server is called, which may cost money.
+        raise usage_error(f"the folder of {str(file)!r} does not exist", "Make it, or name another place with --file.")
     server = _find_server(wanted, environ, choose)
     model = _choose_model(wanted, server, choose)
     write(f"{sanitize(model)} at {sanitize(server.base_url)}: trying what it supports, with some twenty short calls …")

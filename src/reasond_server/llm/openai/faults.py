@@ -139,9 +139,9 @@ def build_timeout_fault(
     If the caller set the limit, the fault does not count against the backend's health.
     """
     error = ModelTimeoutError(
-        f"The model backend {describe_place(options)} {what} within {seconds:g} s",
+        f"The model backend {describe_place(options)} {what} within {round(seconds, 3):g} s",
         remedy=f"Raise {setting}, or ask for less.",
-        metadata={"limit": setting, "seconds": f"{seconds:g}"},
+        metadata={"limit": setting, "seconds": f"{round(seconds, 3):g}"},
     )
     retries = 0 if is_callers else AS_OFTEN_AS_ALLOWED
     return UpstreamFaultError(error, retries=retries, is_unhealthy=not is_callers, may_cost=True)

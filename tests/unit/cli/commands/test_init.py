@@ -121,3 +121,10 @@ def test_a_server_that_is_not_there_and_an_address_that_is_none_are_told(tmp_pat
     with model_server(nothing={}) as (base_url, _), pytest.raises(CommandError, match="tells of no model"):
         write_for(base_url, tmp_path / "a.toml")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_is_not_there_is_told_before_the_model_server_is_called(tmp_path: Path) -> None:
+    with model_server() as (base_url, manners):
+        with pytest.raises(CommandError, match="does not exist"):
+            write_for(base_url, tmp_path / "none" / "config.toml")
+        assert not manners.headers
