@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.errors.base import Violation
 from reasond_server.llm.model import ToolSpec
 from reasond_server.reasoning.run_tools import TracedToolbox
+from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.tool_schemas import NO_ARGUMENTS
 
@@ -117,7 +118,8 @@ class TurnTools:
     def find_mistakes(self, call: ToolCall) -> str:
         """Return what is wrong with the arguments of a call of a client's tool, for the model; empty if nothing is."""
         try:
-            arguments = json.loads(call.arguments_json or "{}")
+            # Clients read with any parser: none takes NaN, and not all take an infinite number or half a character.
+            arguments = read_strict_json(call.arguments_json or "{}")
         except ValueError:
             return "the arguments are no valid JSON"
         if not isinstance(arguments, dict):

@@ -19,7 +19,7 @@ from reasond_server.errors.turns import (
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnToolFailure, TurnPolicy
-from reasond_server.types import FinishReason, ToolResult
+from reasond_server.types import FinishReason, ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextBlock,
@@ -172,6 +172,17 @@ async def test_a_call_with_arguments_that_do_not_fit_is_not_handed_off_and_the_m
 
     assert states_of(view) == {"c1": LedgerState.NOT_RUN, "c2": LedgerState.HANDED_OFF}
     assert "path is required" in server.model.requests[-1].messages[-1].content
+
+
+@pytest.mark.parametrize("odd", ["NaN", "-Infinity", "1e999", '"\\ud800"', "[" * 5000, "1" * 5000 + "x", "'a'"])
+async def test_no_client_gets_arguments_that_its_parser_refuses(odd: str) -> None:
+    call = ToolCall(call_id="1", name="lookup", arguments_json=f'{{"key": {odd}}}')
+    server = serve_in_memory([Reply(tool_calls=(call,)), "I was told."])
+
+    view = await server.run(TurnStart(message="Look.", client_tools=(client_tool("lookup"),)))
+
+    assert view.turn.state is TurnState.SUCCEEDED, view.turn.handoff
+    assert "no valid JSON" in server.model.requests[1].messages[-1].content
 
 
 async def test_mid_turn_mode_change() -> None:
