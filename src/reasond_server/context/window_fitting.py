@@ -113,11 +113,13 @@ async def fit_windows(
     notes: Callable[[TokenCounter], str],
     must_end: Callable[[], bool],
     must_repeat: Callable[[], bool] = lambda: False,
+    sizes: Callable[[], tuple[int, int]] | None = None,
 ) -> AsyncGenerator[FittedWindow, None]:
     """Yield the calls of `plan` in order.
 
     Before each call, `notes` returns the carryover within carryover_size by the given counter, and `must_end` returns
-    whether a reasoning window must be the last. After each call, `must_repeat` returns whether it is sent once more.
+    whether a reasoning window must be the last. After each call, `must_repeat` returns whether it is sent once more,
+    and `sizes` chunk_size and carryover_size: if they are smaller, it was refused, and its text is planned again.
 
     Raises:
         ContextExhaustedError: the first prompt leaves no room for output or for the notes, even with very little
@@ -154,7 +156,22 @@ async def fit_windows(
                 is_exact=is_exact,
                 is_again=is_again,
             )
-            attempts, is_begun = 0, True
+            attempts = 0
+            chunk_size, carryover_size = sizes() if sizes else (plan.limits.chunk_size, 0)
+            if chunk_size < plan.limits.chunk_size:
+                smaller = replace(plan.limits, chunk_size=chunk_size, carryover_size=carryover_size)
+                plan = await _plan_rest(
+                    replace(plan, limits=smaller),
+                    window,
+                    counter=counter,
+                    steps=steps,
+                    tokens=tokens,
+                    frame=told_frame,
+                    is_begun=is_begun,
+                )
+                steps, windows, is_again = 0, plan.list_windows(), False
+                continue
+            is_begun = True
             if is_again := must_repeat():
                 windows = chain((window,), windows)
             else:

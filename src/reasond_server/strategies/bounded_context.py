@@ -40,7 +40,7 @@ from reasond_server.strategies.strategy import (
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator
     from typing import Self
 
     from reasond_server.context.window_fitting import FittedWindow
@@ -203,49 +203,20 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
         _plan(task, config, model, new_nonce())
 
     async def run(self, task: Task, context: RunContext[BoundedContextConfig]) -> AsyncGenerator[StrategyEvent, None]:
-        """Read, then reason; see the base class. A server that refuses the first window gets smaller ones.
+        """Read, then reason; see the base class. A server that refuses a window gets smaller ones from there on.
 
         Raises:
             TokenBudgetExhaustedError: the budget does not cover the first call.
             ContextExhaustedError: by the server's count, the first window has no room for output.
         """
-        config, nonce, warnings = context.config, context.new_nonce(), list[str]()
-        while True:
-            has_begun = False
-            try:
-                async with aclosing(self._run(task, context, config, nonce=nonce, warnings=warnings)) as events:
-                    async for event in events:
-                        has_begun = True
-                        yield event
-            except ContextExhaustedError as error:
-                told = int(error.metadata.get("context_window", 0))
-                window = told if 0 < told < config.chunk_size else config.chunk_size // 2
-                if has_begun or "status" not in error.metadata or window < _LEAST_CHUNK_SIZE:
-                    raise
-                warnings.append(_NARROWED.format(window=window, chunk_size=config.chunk_size))
-                config = config.narrow(window)
-            else:
-                return
-
-    async def _run(
-        self,
-        task: Task,
-        context: RunContext[BoundedContextConfig],
-        config: BoundedContextConfig,
-        *,
-        nonce: str,
-        warnings: Sequence[str],
-    ) -> AsyncGenerator[StrategyEvent, None]:
-        """Read and reason in windows of `config`. Raises as `run`."""
-        model = context.model
-        work = partial(_plan, task, config, model, nonce)
+        config, model = context.config, context.model
+        work = partial(_plan, task, config, model, context.new_nonce())
         plan = await run_by_size(task.text_characters, work)
         progress = _Progress(plan=plan, config=config, counter=model.counter)
-        for warning in warnings:
-            progress.accounts.warn(warning)
         fitting = fit_windows(
             plan,
             model=model,
+            sizes=lambda: (progress.config.chunk_size, progress.config.carryover_size),
             notes=progress.render_notes,
             must_end=lambda: progress.is_repeating,
             must_repeat=lambda: progress.is_unread,
@@ -261,14 +232,19 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                         max_tokens=fitted.max_tokens,
                         temperature=config.temperature,
                     )
-                    async with aclosing(call) as heard:
-                        async for piece in heard:
-                            if isinstance(piece, ModelReply):
-                                reply = piece
-                            else:
-                                yield Wrote(text=piece.text)
+                    try:
+                        async with aclosing(call) as heard:
+                            async for piece in heard:
+                                if isinstance(piece, ModelReply):
+                                    reply = piece
+                                else:
+                                    yield Wrote(text=piece.text)
+                    except ContextExhaustedError as error:
+                        if not progress.narrow(error):
+                            raise
+                        continue
                     ending = progress.judge.decide(fitted.window, reply)
-                    summary = None if ending else await _summarize(fitted, reply, config, model)
+                    summary = None if ending else await _summarize(fitted, reply, progress.config, model)
                     elapsed_s = context.monotonic() - started_s
                     yield progress.build_step(fitted, reply, ending=ending, summary=summary, elapsed_s=elapsed_s)
                     if ending is not None:
@@ -288,7 +264,7 @@ class _Progress:
         self._plan = plan
         self.is_repeating = False
         self.is_unread = False
-        self._config = config
+        self.config = config
         self._counter = counter
         self._carryover = Carryover(mode=config.carryover_mode)
         self.judge = EndingJudge()
@@ -297,7 +273,17 @@ class _Progress:
 
     def render_notes(self, counter: TokenCounter) -> str:
         """Return the carryover, within carryover_size by `counter`."""
-        return self._carryover.render(counter=counter, limit=self._config.carryover_size)
+        return self._carryover.render(counter=counter, limit=self.config.carryover_size)
+
+    def narrow(self, error: ContextExhaustedError) -> bool:
+        """Make the windows as small as `error` tells, or half as large; return False if it is not of the server."""
+        size, told = self.config.chunk_size, int(error.metadata.get("context_window", 0))
+        window = told if 0 < told < size else size // 2
+        if "status" not in error.metadata or window < _LEAST_CHUNK_SIZE:
+            return False
+        self.accounts.warn(_NARROWED.format(window=window, chunk_size=size))
+        self.config = self.config.narrow(window)
+        return True
 
     def adopt(self, fitted: FittedWindow) -> None:
         """Use the counter and the exactness of `fitted` for the next window."""
@@ -336,7 +322,7 @@ class _Progress:
         detail = BoundedContextStep(
             text=written,
             carryover=notes,
-            carryover_mode=self._config.carryover_mode,
+            carryover_mode=self.config.carryover_mode,
             carryover_tokens=self._counter.count_text(notes),
             carryover_generated=is_generated,
             window_tokens=tokens,
@@ -369,7 +355,7 @@ class _Progress:
             failure=summary.failure if summary else "",
             has_own_call=summary is not None and summary.usage is not None,
             counter=self._counter,
-            limit=self._config.carryover_size,
+            limit=self.config.carryover_size,
         )
         self._carryover = made.carryover
         if reason := made.report.fallback_reason:
@@ -389,7 +375,7 @@ class _Progress:
         """Book the window and return its tokens."""
         usages = [reply.usage, *([summary.usage] if summary and summary.usage else [])]
         # The server may ignore limits, or count differently than it answers, so the reported usage is checked too.
-        is_kept = all(usage.total_tokens <= self._config.chunk_size for usage in usages)
+        is_kept = all(usage.total_tokens <= self.config.chunk_size for usage in usages)
         self._is_window_exact = self._is_window_exact and is_kept and (summary is None or summary.is_exact)
         self.accounts.book_cut_call(reply.cut_usage + (summary.cut_usage if summary else NOTHING))
         return self.accounts.book(

@@ -21,12 +21,12 @@ def answer(request: ChatRequest) -> str:
     return "<answer>four</answer>" if "last passage" in str(request.messages) else "<continue>Key Findings: a mill."
 
 
-async def ask(model: FunctionModel, **options: Any) -> tuple[reasond.Reasoning, Any]:
+async def ask(model: FunctionModel, *, material: str = MATERIAL, **options: Any) -> tuple[reasond.Reasoning, Any]:
     async with (
         running_server(model=model) as server,
         reasond.AsyncClient(server.grpc, token=server.token) as client,
     ):
-        events = client.reason_iterations("How many wheels?", material=MATERIAL, strategy="bounded_context", **options)
+        events = client.reason_iterations("How many wheels?", material=material, strategy="bounded_context", **options)
         found = [event async for event in events]
     return found[-1].completed, found[0].started
 
@@ -74,4 +74,30 @@ async def test_a_server_that_refuses_the_first_window_gets_smaller_ones(
     assert result.answer == "four"
     assert len(refused) == 1
     assert result.metrics.usage.model_calls == len(model.requests) - 1
+    assert any("chunk_size was lowered from 8192" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("before", [1, 2])
+@pytest.mark.parametrize("mode", ["tail", "hybrid", "summary"])
+async def test_a_server_that_refuses_a_later_window_gets_smaller_ones_and_the_whole_text_is_read(
+    mode: str, before: int
+) -> None:
+    read: list[str] = []
+
+    def reply(request: ChatRequest) -> str | Reply:
+        is_long = model.counter.count_prompt(request.messages) + request.max_tokens > 4_096
+        if len(read) >= before and is_long:
+            metadata = {"status": "400", "context_window": "4096"}
+            return Reply(error=ContextExhaustedError("too long", metadata=metadata))
+        read.append(str(request.messages))
+        return answer(request)
+
+    model = FunctionModel(reply)
+    material = "".join(f"Wheel number {number} is at the river.\n\n" for number in range(2_000))
+    result, _ = await ask(model, material=material, config={"chunk_size": 8_192, "carryover_mode": mode})
+    assert result.answer == "four"
+    assert result.finish_reason == reasond.FinishReason.FINISH_REASON_ANSWERED
+    assert len(model.requests) == len(read) + 1
+    whole = "".join(read)
+    assert [number for number in range(2_000) if f"Wheel number {number} " not in whole] == []
     assert any("chunk_size was lowered from 8192" in warning for warning in result.warnings)
