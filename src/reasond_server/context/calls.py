@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
+from reasond_server.context.reply_holds import CallHold, LoopWatch, TextHold
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.reasoning_marks import LONE_CLOSE, may_leave_open
-from reasond_server.dialects.written_calls import may_begin_call, read_text_calls
+from reasond_server.dialects.written_calls import read_text_calls
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call
@@ -32,7 +33,6 @@ ResultT = TypeVar("ResultT")
 LEAST_TOKENS: Final = 100
 """Fewest tokens that a call must have room to write."""
 
-_LOOK_BEHIND: Final = 32
 _READ_CLOSING: Final = attrgetter("closing")
 # About 64 tokens: a model that is about to end may write this much after its closing tag.
 _ROOM_TO_END_CHARACTERS: Final = 256
@@ -45,6 +45,7 @@ class ModelReply:
     A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
     an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
     `is_call_unread`: the model began a call of a tool that cannot be read, in its text or by its finish reason.
+    `is_loop`: the call was closed, because the model only repeated itself; the finish is LENGTH.
     `model` and `tokens` are those of `Finished`.
     """
 
@@ -54,6 +55,7 @@ class ModelReply:
     calls: Sequence[ToolCall] = ()
     cut_usage: Usage = NOTHING
     is_call_unread: bool = False
+    is_loop: bool = False
     model: str = ""
     tokens: Sequence[TokenChance] = ()
 
@@ -99,6 +101,8 @@ class ReplyListener:
     Some models write calls of `tools`, or of tools `told` in the prompt, into their text in a form of their own. From
     where such a call may begin, no fragments are returned before the end, and the reply has the calls.
 
+    With `ends_loops`, `is_done` is also true when the model has begun to repeat one piece of text over and over.
+
     With `holds_text`, text is returned only when it is known to be no reasoning: when reasoning was told apart, or at
     the end. Without it, `has_taken_back` says that text which was returned turned out to be reasoning.
     """
@@ -119,8 +123,10 @@ class ReplyListener:
         json_schema: Json | None = None,
         top_logprobs: int | None = None,
         holds_text: bool = False,
+        ends_loops: bool = False,
     ) -> None:
         self._kinds = kinds
+        self._loop = LoopWatch() if ends_loops else None
         self._tools = {spec.name: spec.parameters for spec in (*tools, *told)}
         self._cut_usage = NOTHING
         # A bound method in the request would make a cycle, which keeps whole prompts until they are looked for.
@@ -160,11 +166,17 @@ class ReplyListener:
 
     @property
     def is_done(self) -> bool:
-        """Whether to close the call: the reply is complete, and the model keeps writing."""
-        return self._past > _ROOM_TO_END_CHARACTERS
+        """Whether to close the call: the reply is complete, and the model keeps writing, or it is a loop."""
+        return self._past > _ROOM_TO_END_CHARACTERS or self._is_loop
+
+    @property
+    def _is_loop(self) -> bool:
+        return self._loop is not None and self._loop.is_found and not self._parser.is_done
 
     def take(self, event: ModelEvent) -> Sequence[Fragment]:
         """Take one event of the model and return the fragments that are certain now."""
+        if self._loop is not None and isinstance(event, Text | ReasoningText):
+            self._loop.take(event.text)
         return self._text_hold.take(self._take(event), has_taken_back=self._parser.has_taken_back)
 
     def _take(self, event: ModelEvent) -> Sequence[Fragment]:
@@ -267,13 +279,14 @@ class ReplyListener:
             usage=finished.usage,
             calls=tuple(self._calls),
             cut_usage=self._cut_usage,
+            is_loop=self._finished is None,
             model=finished.model,
             tokens=finished.tokens,
         )
 
     def _end_for_model(self, counter: TokenCounter) -> Finished:
         """Return the `Finished` of a call that was closed before the model ended it."""
-        if not self._parser.is_done:
+        if not (self._parser.is_done or self._is_loop):
             raise ModelProtocolError("the model's stream ended without a reason")
         usage = Usage(
             input_tokens=count_request(self.request, counter),
@@ -281,7 +294,7 @@ class ReplyListener:
             model_calls=1,
             source=UsageSource.ESTIMATED,
         )
-        reason = ModelFinish.LENGTH if self._parser.result.is_cut else ModelFinish.STOP
+        reason = ModelFinish.LENGTH if self._is_loop or self._parser.result.is_cut else ModelFinish.STOP
         return Finished(reason=reason, usage=usage)
 
 
@@ -312,73 +325,6 @@ def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
     return replace(reply, parsed=parsed, calls=tuple(found.calls), finish=finish, is_call_unread=is_unread)
 
 
-class CallHold:
-    """Holds fragments back from where a call may begin in the text."""
-
-    def __init__(self) -> None:
-        self._held: list[Fragment] = []
-        self._line = ""
-
-    def take(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:
-        """Take the next fragments, and return those that no call can be in."""
-        shown: list[Fragment] = []
-        for fragment in fragments:
-            if fragment.is_thinking:
-                shown.append(fragment)
-            elif fragment.text:
-                self._held.append(fragment)
-                self._advance(shown)
-        return shown
-
-    def _advance(self, shown: list[Fragment]) -> None:
-        """Show what is held back up to where a call may begin."""
-        text = "".join([each.text for each in self._held])
-        at = may_begin_call(self._line + text)
-        certain = len(text) if at is None else max(0, at - len(self._line))
-        while self._held and certain:
-            first = self._held.pop(0)
-            shown.append(replace(first, text=first.text[:certain]))
-            self._line = (self._line + first.text[:certain]).rpartition("\n")[2][-_LOOK_BEHIND:] or "\n"
-            if len(first.text) > certain:
-                self._held.insert(0, replace(first, text=first.text[certain:]))
-            certain = max(0, certain - len(first.text))
-
-    def release(self) -> Sequence[Fragment]:
-        """Return the fragments that were held back."""
-        held, self._held = self._held, []
-        return held
-
-
-class TextHold:
-    """Holds text back until it is known whether it is the reasoning of a model whose prompt opens it.
-
-    Attributes:
-        is_used: whether it has held anything.
-    """
-
-    def __init__(self, *, is_open: bool) -> None:
-        self._is_open = is_open
-        self.is_used = False
-        self._held: list[Fragment] = []
-
-    def take(self, fragments: Sequence[Fragment], *, has_taken_back: bool) -> Sequence[Fragment]:
-        """Take the next fragments and return those that are known; text that was taken back is reasoning."""
-        if not self._is_open:
-            return fragments
-        if not has_taken_back and not any(each.is_thinking for each in fragments):
-            self._held += fragments
-            self.is_used = self.is_used or bool(fragments)
-            return ()
-        return self.close(fragments, has_taken_back=has_taken_back)
-
-    def close(self, fragments: Sequence[Fragment], *, has_taken_back: bool) -> Sequence[Fragment]:
-        """Return all that was held, and the last fragments."""
-        held, self._held, self._is_open = self._held, [], False
-        if not held:
-            return fragments
-        return [*(Fragment(text=each.text, is_thinking=True) if has_taken_back else each for each in held), *fragments]
-
-
 async def hear(
     *,
     model: ChatModel,
@@ -391,6 +337,7 @@ async def hear(
     label: str = "",
     json_schema: Json | None = None,
     top_logprobs: int | None = None,
+    ends_loops: bool = False,
 ) -> AsyncGenerator[Fragment | ModelReply, None]:
     """Call `model` and yield fragments as they become certain, then one ModelReply; see `ReplyListener`.
 
@@ -410,6 +357,7 @@ async def hear(
         top_logprobs=top_logprobs,
         # Text before the tag of an answer is reasoning anyway.
         holds_text=TagKind.ANSWER not in kinds and may_leave_open(model.name),
+        ends_loops=ends_loops,
     )
     is_asking = True
     while is_asking:

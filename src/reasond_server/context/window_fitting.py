@@ -156,38 +156,35 @@ async def fit_windows(
                 is_exact=is_exact,
                 is_again=is_again,
             )
-            attempts = 0
-            chunk_size, carryover_size = sizes() if sizes else (plan.limits.chunk_size, 0)
-            if chunk_size < plan.limits.chunk_size:
-                smaller = replace(plan.limits, chunk_size=chunk_size, carryover_size=carryover_size)
-                plan = await _plan_rest(
-                    replace(plan, limits=smaller),
-                    window,
-                    counter=counter,
-                    steps=steps,
-                    tokens=tokens,
-                    frame=told_frame,
-                    is_begun=is_begun,
-                )
-                steps, windows, is_again = 0, plan.list_windows(), False
+            attempts, smaller = 0, _shrink(plan, sizes)
+            if smaller is plan:
+                is_begun = True
+                if is_again := must_repeat():
+                    windows = chain((window,), windows)
+                else:
+                    steps += window.reading is None
                 continue
-            is_begun = True
-            if is_again := must_repeat():
-                windows = chain((window,), windows)
-            else:
-                steps += window.reading is None
-            continue
-        attempts += 1
-        if attempts > _MOST_ATTEMPTS:
-            raise _refuse_window(tokens, plan)
-        found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
-        # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
-        stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
-        counter = StretchedCounter(model.counter, thousandths=stretch)
+            plan = smaller
+        else:
+            attempts += 1
+            if attempts > _MOST_ATTEMPTS:
+                raise _refuse_window(tokens, plan)
+            found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
+            # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
+            stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
+            counter = StretchedCounter(model.counter, thousandths=stretch)
         plan = await _plan_rest(
             plan, window, counter=counter, steps=steps, tokens=tokens, frame=told_frame, is_begun=is_begun
         )
         steps, windows = 0, plan.list_windows()
+
+
+def _shrink(plan: WindowPlan, sizes: Callable[[], tuple[int, int]] | None) -> WindowPlan:
+    """Return `plan` with smaller windows if `sizes` says so, else `plan`."""
+    chunk_size, carryover_size = sizes() if sizes else (plan.limits.chunk_size, 0)
+    if chunk_size >= plan.limits.chunk_size:
+        return plan
+    return replace(plan, limits=replace(plan.limits, chunk_size=chunk_size, carryover_size=carryover_size))
 
 
 async def _measure_frame(plan: WindowPlan, model: ChatModel) -> tuple[int, int]:

@@ -56,6 +56,7 @@ _REPEATING = "The reasoning repeated itself: the model was asked to answer befor
 _AGAIN = "The model wrote nothing in a window that showed text: the same text was shown once more."
 _DEFAULT_CARRYOVER_SIZE = 4096
 _LEAST_CHUNK_SIZE = 1024
+_LOOP = "The model repeated one piece of text over and over: its window was ended there."
 _NARROWED = (
     "The model's server takes no more than {window} tokens: chunk_size was lowered from {chunk_size}, and the text is "
     "read in shorter passages."
@@ -231,6 +232,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                         messages=fitted.messages,
                         max_tokens=fitted.max_tokens,
                         temperature=config.temperature,
+                        ends_loops=True,
                     )
                     try:
                         async with aclosing(call) as heard:
@@ -308,6 +310,7 @@ class _Progress:
         made = self._compress(reply, summary) if is_generated else None
         self.is_unread = fitted.shows_text and ending is None and not written
         self.accounts.warn(_AGAIN if self.is_unread else "")
+        self.accounts.warn(_LOOP if reply.is_loop else "")
         notes = made.text if made else ""
         if ending is None and made is None:
             notes = self.render_notes(self._counter)

@@ -9,7 +9,7 @@ import pytest
 
 import reasond
 from reasond_server.errors.model import ContextExhaustedError
-from reasond_server.testing import FunctionModel, Reply, running_server
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest
@@ -101,3 +101,16 @@ async def test_a_server_that_refuses_a_later_window_gets_smaller_ones_and_the_wh
     whole = "".join(read)
     assert [number for number in range(2_000) if f"Wheel number {number} " not in whole] == []
     assert any("chunk_size was lowered from 8192" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize("piece", ["a", "The mill is at the river. ", "- and then\n", "x" * 500 + "\n"])
+@pytest.mark.parametrize("chunk", [1, 700])
+async def test_a_window_that_repeats_itself_is_ended_early(piece: str, chunk: int) -> None:
+    loop = ("The wheels are four. " + piece * 50_000)[:60_000]
+    pieces = [loop[at : at + chunk] for at in range(0, len(loop), chunk)]
+    replies = [Reply(text=loop, pieces=pieces), "<answer>four</answer>", "<answer>four</answer>"]
+    model = ScriptedModel(replies)
+    result, _ = await ask(model, material="", config={"chunk_size": 32_768, "carryover_mode": "tail"})
+    assert result.answer == "four"
+    assert result.metrics.usage.output_tokens < 10_000
+    assert any("over and over" in warning for warning in result.warnings)
