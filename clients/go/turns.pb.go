@@ -1143,7 +1143,9 @@ type ToolStep struct {
 	// Digest of the tool, its arguments and the kind of the call.
 	Fingerprint string `protobuf:"bytes,6,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// How long it took.
-	Elapsed       *durationpb.Duration `protobuf:"bytes,7,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
+	Elapsed *durationpb.Duration `protobuf:"bytes,7,opt,name=elapsed,proto3" json:"elapsed,omitempty"`
+	// Whether other calls of the same reply ran at the same time.
+	IsConcurrent  bool `protobuf:"varint,8,opt,name=is_concurrent,json=isConcurrent,proto3" json:"is_concurrent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1225,6 +1227,13 @@ func (x *ToolStep) GetElapsed() *durationpb.Duration {
 		return x.Elapsed
 	}
 	return nil
+}
+
+func (x *ToolStep) GetIsConcurrent() bool {
+	if x != nil {
+		return x.IsConcurrent
+	}
+	return false
 }
 
 // The mode changed, in force from the next model call.
@@ -2093,7 +2102,7 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x05tools\x18\b \x03(\tR\x05tools\x12\x12\n" +
 	"\x04text\x18\t \x01(\tR\x04text\x12*\n" +
 	"\x05calls\x18\n" +
-	" \x03(\v2\x14.reasond.v1.ToolCallR\x05calls\"\xfb\x01\n" +
+	" \x03(\v2\x14.reasond.v1.ToolCallR\x05calls\"\xa0\x02\n" +
 	"\bToolStep\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
 	"\x04tool\x18\x02 \x01(\tR\x04tool\x12-\n" +
@@ -2101,7 +2110,8 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\bis_error\x18\x04 \x01(\bR\aisError\x12!\n" +
 	"\fresult_bytes\x18\x05 \x01(\x03R\vresultBytes\x12 \n" +
 	"\vfingerprint\x18\x06 \x01(\tR\vfingerprint\x123\n" +
-	"\aelapsed\x18\a \x01(\v2\x19.google.protobuf.DurationR\aelapsed\"[\n" +
+	"\aelapsed\x18\a \x01(\v2\x19.google.protobuf.DurationR\aelapsed\x12#\n" +
+	"\ris_concurrent\x18\b \x01(\bR\fisConcurrent\"[\n" +
 	"\n" +
 	"ModeChange\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x19\n" +

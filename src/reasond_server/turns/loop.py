@@ -335,13 +335,13 @@ class TurnLoop:
         """Execute calls of server tools: each has begun in the log before it begins, and its outcome follows."""
         for one in calls:
             if one.state is LedgerState.EXPECTED:
-                self._append(self._tell(one, LedgerState.STARTED))
+                self._append(self._tell(one, LedgerState.STARTED, is_concurrent=len(calls) > 1))
         await self.run.log.flush()
         await self.run.effects.require_lease()
         with self._act():
             results = await asyncio.gather(*(self._run_tool(one) for one in calls))
         for one, (result, elapsed_s) in zip(calls, results, strict=True):
-            self._take_result(one, result, elapsed_s)
+            self._take_result(one, result, elapsed_s, is_concurrent=len(calls) > 1)
 
     async def _run_tool(self, one: LedgerCall) -> tuple[ToolResult, float]:
         """Execute one call; return its result and the seconds that it took."""
@@ -350,7 +350,7 @@ class TurnLoop:
         result = await self.tools.call(one.call, idempotency_key=key)
         return result, self.clock.monotonic() - since_s
 
-    def _take_result(self, one: LedgerCall, result: ToolResult, elapsed_s: float) -> None:
+    def _take_result(self, one: LedgerCall, result: ToolResult, elapsed_s: float, *, is_concurrent: bool) -> None:
         """Log the outcome of a call; if it switched the mode, log that too."""
         size = len(result.result_json.encode())
         policy, whose = self.policy, "a result"
@@ -361,7 +361,8 @@ class TurnLoop:
             text = to_error_text(TOO_LARGE, _TOO_LARGE.format(size=size, whose=whose, most=most))
             result = ToolResult(call_id=result.call_id, result_json=text, is_error=True)
         state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
-        self._append(self._tell(one, state, result=result, elapsed_s=elapsed_s))
+        told = self._tell(one, state, result=result, elapsed_s=elapsed_s, is_concurrent=is_concurrent)
+        self._append(told)
         if one.call.name == MODE_STATE_CHANGE and not result.is_error:
             new_mode: str = json.loads(result.result_json)["mode"]
             self._append(ModeChange(call_id=one.call.call_id, old_mode=self.progress.mode, new_mode=new_mode))
@@ -443,7 +444,13 @@ class TurnLoop:
         )
 
     def _tell(
-        self, one: LedgerCall, state: LedgerState, *, result: ToolResult | None = None, elapsed_s: float = 0.0
+        self,
+        one: LedgerCall,
+        state: LedgerState,
+        *,
+        result: ToolResult | None = None,
+        elapsed_s: float = 0.0,
+        is_concurrent: bool = False,
     ) -> ToolStep:
         kind = CallKind.APPROVE if self.tools.needs_approval(one.call.name) else CallKind.EXECUTE
         return ToolStep(
@@ -455,6 +462,7 @@ class TurnLoop:
             result_bytes=0 if result is None else len(result.result_json.encode()),
             elapsed_s=elapsed_s,
             result_json="" if result is None else result.result_json,
+            is_concurrent=is_concurrent,
         )
 
     def _append(self, event: Event) -> None:

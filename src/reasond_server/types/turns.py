@@ -273,7 +273,7 @@ class ModelCallStep(Event):
 @EVENTS.declare(
     "turn_tool",
     wire_tag="tool",
-    keys=("call_id", "tool", "state", "is_error", "result_bytes", "fingerprint", "elapsed_ms"),
+    keys=("call_id", "tool", "state", "is_error", "result_bytes", "fingerprint", "elapsed_ms", "is_concurrent"),
 )
 @value
 class ToolStep(Event):
@@ -287,6 +287,7 @@ class ToolStep(Event):
     result_bytes: int = 0
     elapsed_s: float = 0.0
     result_json: JsonText = ""
+    is_concurrent: bool = False
 
 
 @EVENTS.declare("mode_change")

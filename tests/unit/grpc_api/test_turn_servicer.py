@@ -18,7 +18,7 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.turns.turn_service import TurnView
-from reasond_server.types import Budget, Cursor, ToolResult
+from reasond_server.types import Budget, Cursor, ExecutionState, ToolResult
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -137,7 +137,9 @@ async def test_the_rpcs_about_one_turn_ask_the_core_and_answer() -> None:
     async with serving(turns=turns) as served:
         stub, md = served.turns, AUTHORIZED
         got = await stub.GetTurn(pb.GetTurnRequest(turn_id="turn-1"), metadata=md)
-        page = await stub.ListTurns(pb.ListTurnsRequest(session_id="s", page_size=2, page_token="p"), metadata=md)
+        page = await stub.ListTurns(
+            pb.ListTurnsRequest(session_id="s", state=5, page_size=2, page_token="p"), metadata=md
+        )
         cancelled = await stub.CancelTurn(pb.CancelTurnRequest(turn_id="turn-1"), metadata=md)
         await stub.DeleteTurn(pb.DeleteTurnRequest(turn_id="turn-1"), metadata=md)
     assert (got.turn.turn_id, got.result.turn_id, got.turn.request_id) == ("turn-1", "turn-1", "mine")
@@ -147,7 +149,7 @@ async def test_the_rpcs_about_one_turn_ask_the_core_and_answer() -> None:
         "method": "list",
         "caller": PRINCIPAL,
         "session_id": "s",
-        "state": None,
+        "state": ExecutionState.SUSPENDED,
         "page_size": 2,
         "page_token": "p",
     }

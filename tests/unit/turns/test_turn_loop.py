@@ -506,3 +506,17 @@ async def test_calls_beyond_the_limits_of_a_reply_and_of_the_turn_are_closed_wit
 
     assert len(note.calls) == 2
     assert list(states_of(view).values()) == [LedgerState.SUCCEEDED] * 2 + [LedgerState.NOT_RUN] * 3
+
+
+@pytest.mark.parametrize("may_run_together", [True, False])
+async def test_the_log_tells_which_calls_of_tools_ran_at_the_same_time(*, may_run_together: bool) -> None:
+    asked = [ask_tools(("note", {"text": "a"}), ("note", {"text": "b"})), ask_tools(("note", {"text": "c"}))]
+    tools = [Note(is_idempotent=may_run_together)]
+    server = serve_in_memory([*asked, "Done."], tools=tools, policy=TurnPolicy(tool_parallelism=4))
+
+    view = await server.run(TurnStart(message="Go"))
+
+    steps = [each for each in await server.log(view.turn.turn_id) if isinstance(each, ToolStep)]
+    assert len(steps) == 6
+    for step in steps:
+        assert step.is_concurrent is (may_run_together and step.call_id in {"c1", "c2"})

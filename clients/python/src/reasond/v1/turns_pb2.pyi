@@ -583,6 +583,7 @@ class ToolStep(google.protobuf.message.Message):
     RESULT_BYTES_FIELD_NUMBER: builtins.int
     FINGERPRINT_FIELD_NUMBER: builtins.int
     ELAPSED_FIELD_NUMBER: builtins.int
+    IS_CONCURRENT_FIELD_NUMBER: builtins.int
     call_id: builtins.str
     """The call."""
     tool: builtins.str
@@ -595,6 +596,8 @@ class ToolStep(google.protobuf.message.Message):
     """Size of the result, which ReadToolResult returns."""
     fingerprint: builtins.str
     """Digest of the tool, its arguments and the kind of the call."""
+    is_concurrent: builtins.bool
+    """Whether other calls of the same reply ran at the same time."""
     @property
     def elapsed(self) -> google.protobuf.duration_pb2.Duration:
         """How long it took."""
@@ -609,9 +612,10 @@ class ToolStep(google.protobuf.message.Message):
         result_bytes: builtins.int = ...,
         fingerprint: builtins.str = ...,
         elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        is_concurrent: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["elapsed", b"elapsed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "elapsed", b"elapsed", "fingerprint", b"fingerprint", "is_error", b"is_error", "result_bytes", b"result_bytes", "state", b"state", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "elapsed", b"elapsed", "fingerprint", b"fingerprint", "is_concurrent", b"is_concurrent", "is_error", b"is_error", "result_bytes", b"result_bytes", "state", b"state", "tool", b"tool"]) -> None: ...
 
 global___ToolStep = ToolStep
 
