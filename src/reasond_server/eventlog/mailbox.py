@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from reasond_server.types import TextDelta
+from reasond_server.types import AnswerPlace, TextDelta
 
 # A reader that falls further behind loses deltas, never steps.
 _MAX_ITEMS = 256
@@ -27,8 +27,10 @@ class Subscriber(Protocol):
         """Signal that the log has new events."""
         ...
 
-    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
-        """Add text of a step, written after this event of the log."""
+    def add_text(
+        self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None = None
+    ) -> None:
+        """Add text of a step, written after this event of the log; `place` as in `TextDelta`."""
         ...
 
 
@@ -40,7 +42,9 @@ class SilentSubscriber:
     def notify_growth(self) -> None:
         """Do nothing."""
 
-    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
+    def add_text(
+        self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None = None
+    ) -> None:
         """Do nothing."""
 
 
@@ -100,10 +104,21 @@ class FlushTimer:
 class _Written:
     """Text of one step that is not delivered yet, in pieces, which are joined only once."""
 
-    def __init__(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
+    def __init__(self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None) -> None:
         self.iteration_index = iteration_index
         self.after_sequence = after_sequence
+        self.place = place
         self.pieces = [text]
+        self._characters = len(text)
+
+    def add(self, iteration_index: int, text: str, place: AnswerPlace | None) -> bool:
+        """Add text that comes next in the same step, and return True; return False for any other."""
+        end = None if self.place is None else self.place.at + self._characters
+        if iteration_index != self.iteration_index or end != (None if place is None else place.at):
+            return False
+        self.pieces.append(text)
+        self._characters += len(text)
+        return True
 
 
 class Mailbox:
@@ -133,18 +148,18 @@ class Mailbox:
             self._items.append(None)
         self._wake()
 
-    def add_text(self, iteration_index: int, text: str, *, after_sequence: int) -> None:
+    def add_text(
+        self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None = None
+    ) -> None:
         """Add text of a step, written after this event of the log; text beyond the bounds is dropped."""
         characters = self._characters + len(text)
         if not self.wants_deltas or characters > _MAX_DELTA_CHARACTERS:
             return
         last = self._items[-1] if self._items else None
-        if last is not None and last.iteration_index == iteration_index:
-            last.pieces.append(text)
-        elif len(self._items) < _MAX_ITEMS:
-            self._items.append(_Written(iteration_index, text, after_sequence=after_sequence))
-        else:
-            return
+        if last is None or not last.add(iteration_index, text, place):
+            if len(self._items) >= _MAX_ITEMS:
+                return
+            self._items.append(_Written(iteration_index, text, after_sequence=after_sequence, place=place))
         self._characters = characters
         if not self._is_ready and self._is_due():
             self._wake()
@@ -181,7 +196,12 @@ class Mailbox:
         self._characters -= len(text)
         if self._flush_timer is not None and not self._is_delayed:
             self._is_delayed = self._flush_timer.delay(self)
-        return TextDelta(iteration_index=written.iteration_index, text=text, after_sequence=written.after_sequence)
+        return TextDelta(
+            iteration_index=written.iteration_index,
+            text=text,
+            after_sequence=written.after_sequence,
+            place=written.place,
+        )
 
     def _is_due(self) -> bool:
         """Whether the first item can be delivered now; only text that may still grow has to wait."""

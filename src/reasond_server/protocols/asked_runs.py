@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reasond_server.access.permissions import Operation
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
+    from reasond_server.reasoning.views import ExecutionView
     from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import HistoryMessage, Principal, StreamEvent
     from reasond_server.types.turns import TurnStarted
@@ -30,6 +31,10 @@ class AskedRuns:
         self._reasoning = reasoning
         self._turns = turns
         self._turn_operation = turn_operation
+
+    async def execute(self, caller: Principal, task: Task) -> ExecutionView:
+        """Work on a task for a client that cannot come back for it, and return its log. Raises as `follow`."""
+        return await self._reasoning.execute(caller, task)
 
     async def follow(
         self,

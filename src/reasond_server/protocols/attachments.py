@@ -24,7 +24,7 @@ _MOST_S: Final = 5.0
 
 
 class Attachments:
-    """Settles what was sent whole `within_s` seconds later, 5 at most; `aclose` settles the rest."""
+    """Settles what was sent whole `within_s` seconds after the last time, 5 at most; `aclose` settles the rest."""
 
     def __init__(self, *, store: ExecutionStore, desk: ExecutionDesk, within_s: float) -> None:
         self._store = store
@@ -52,7 +52,10 @@ class Attachments:
             return
         if self._within_s <= 0:
             await self._settle(execution_id, caller, ends_claim=ends_claim, is_forgotten=is_forgotten)
-        elif execution_id not in self._waiting:
+        else:
+            # Who asks again had not received it.
+            if execution_id in self._waiting:
+                self._waiting[execution_id][0].cancel()
             timer = asyncio.get_running_loop().call_later(self._within_s, self._begin, execution_id)
             self._waiting[execution_id] = (timer, caller, ends_claim, is_forgotten)
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.tool import Toolbox, ToolSource
-    from reasond_server.types import Event, ExecutionFailure, Json, StrategyMetrics, Task, TextDelta
+    from reasond_server.types import Event, ExecutionFailure, Json, StepDetail, StrategyMetrics, Task, TextDelta
 
 REASONING: Final = "reasoning"
 """The name of this kind of work."""
@@ -228,6 +228,9 @@ class ReasoningWork:
         self._thoughts: dict[str, str] = {}
         self._cut: tuple[str, ...] = ()
         self._stepped = Usage()
+        task = self.assignment.task
+        # A stop string cuts the answer, and a schema may have it written again.
+        self.shows_answer = self.assignment.strategy.shows_answer and not task.stop and task.answer_schema is None
 
     @property
     def obstacle(self) -> str:
@@ -269,7 +272,8 @@ class ReasoningWork:
                 if isinstance(event, Wrote):
                     text = require_wrote(event, strategy=self.name).text
                     if self.steps.new_count >= 0:
-                        run.subscribers.publish(self.steps.count, text)
+                        thinking = event.thinking if self.shows_answer else None
+                        run.subscribers.publish(self.steps.count, text, thinking=thinking)
                 elif isinstance(event, Step):
                     used, now = model.usage, monotonic()
                     own = used - spent if event.usage is None else event.usage
@@ -331,10 +335,22 @@ class ReasoningWork:
             is_counted = cut.usage.total_tokens > left.total_tokens or cut.usage.model_calls > left.model_calls
             used = Usage() if is_counted else cut.usage
             left -= used
-            step = Iteration(index=index, answer_found=False, usage=used, elapsed_s=cut.elapsed_s, detail=detail)
+            step = Iteration(
+                index=index,
+                answer_found=False,
+                usage=used,
+                elapsed_s=cut.elapsed_s,
+                detail=detail,
+                edition=self._settle_draft(run, detail),
+            )
             run.append(step, now=self.clock.now())
             told.append(f"Step {index} is what a model call had written when it was cut off; it is not whole.")
         return tuple(told)
+
+    def _settle_draft(self, run: Run, detail: StepDetail) -> int:
+        if not self.shows_answer or not isinstance(detail, Thought):
+            return -1
+        return run.subscribers.draft.settle(detail.answer, detail.text)
 
     async def _report_outcome(self, run: Run, outcome: Outcome, context: RunContext[Any]) -> None:
         """Report the outcome that the strategy yielded, with the answer in the form that the task asks for."""
@@ -382,7 +398,12 @@ class ReasoningWork:
             run.trace.end_step()
             return
         iteration = Iteration(
-            index=index, answer_found=step.answer_found, usage=used, elapsed_s=elapsed_s, detail=detail
+            index=index,
+            answer_found=step.answer_found,
+            usage=used,
+            elapsed_s=elapsed_s,
+            detail=detail,
+            edition=self._settle_draft(run, detail),
         )
         if run.trace.tracing is not None:
             run.trace.end_step(

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 class ExecutionView:
     """An execution with its result and steps; both are partial unless it has ended successfully.
 
-    `task` is what was asked for; None where it was not read, or is not kept.
+    `task` is what was asked for; None where it was not read, or is not kept. `events` is the log as far as it was read.
     """
 
     execution: Execution
     result: Result
     steps: Sequence[Iteration]
     task: Task | None = None
+    events: Sequence[LoggedEvent] = ()
 
 
 @value
@@ -70,7 +71,7 @@ def build_view(execution: Execution, events: Sequence[LoggedEvent], *, result: R
     if result is None:
         last = events[-1].event if events else None
         result = last if isinstance(last, Result) else _partial(execution)
-    return ExecutionView(execution=execution, result=result, steps=steps)
+    return ExecutionView(execution=execution, result=result, steps=steps, events=events)
 
 
 def _partial(execution: Execution) -> Result:

@@ -13,10 +13,10 @@ from reasond_server.eventlog.log import is_gone
 from reasond_server.eventlog.store import Record
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
 from reasond_server.runs.work import RunEnding, cancel_with
-from reasond_server.types import TextDelta
+from reasond_server.types import AnswerPlace, TextDelta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.leases import Tenure
@@ -39,6 +39,32 @@ _MAX_HELD_CHARACTERS = 65_536
 _RETURN_S = 1.0
 
 
+class AnswerDraft:
+    """What was written so far of the answer in the step in progress; `life` counts those of the execution, or leg."""
+
+    def __init__(self, life: int) -> None:
+        self._edition = 2 * (life - 1)
+        self._thinking = ""
+        self._pieces: list[str] = []
+        self._characters = 0
+
+    def add(self, text: str, thinking: Sequence[str]) -> AnswerPlace:
+        """Add text after `thinking`, and return its place."""
+        if not self._pieces:
+            self._thinking = "".join(thinking)
+        place = AnswerPlace(at=self._characters, thinking=self._thinking, edition=self._edition)
+        self._pieces.append(text)
+        self._characters += len(text)
+        return place
+
+    def settle(self, text: str, thinking: str) -> int:
+        """Return the edition of the answer `text` after `thinking`, and begin another draft."""
+        shown, thought = "".join(self._pieces).strip(), self._thinking.strip()
+        self._pieces, self._thinking, self._characters = [], "", 0
+        is_kept = not shown or (text.strip().startswith(shown) and thinking.strip() == thought)
+        return self._edition + (not is_kept)
+
+
 @dataclass(eq=False, kw_only=True)
 class Subscribers:
     """The subscribers of a run, and whether anybody still wants it.
@@ -54,6 +80,7 @@ class Subscribers:
         finishes_open_calls: when the last subscriber leaves, no new call begins, and the run is abandoned once its open
             calls are recorded, so that a retry of the request pays for none of them twice.
         held: text of the step in progress that waits until the steps before it are committed.
+        draft: the answer in the step in progress.
         patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
         grace_s: how many seconds one with a `journal` waits, once its open calls have ended.
     """
@@ -72,6 +99,7 @@ class Subscribers:
         self._all: dict[Subscriber, bool] = {}
         self._has_readers = False
         self.held: TextDelta | None = None
+        self.draft = AnswerDraft(self.log.fence)
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -122,18 +150,24 @@ class Subscribers:
         if not self.are_any:
             self._decide()
 
-    def publish(self, index: int, text: str) -> None:
-        """Send the `text` of step `index` to the subscribers that want deltas, once all earlier steps are committed."""
-        if not self._has_readers or not text:
-            return
-        held, log = self.held, self.log
+    def publish(self, index: int, text: str, *, thinking: Sequence[str] | None = None) -> None:
+        """Send the `text` of step `index` to the subscribers that want deltas, once all earlier steps are committed.
+
+        With `thinking` it is text of an answer; see `Wrote`.
+        """
+        place = None if thinking is None or not text else self.draft.add(text, thinking)
+        if self._has_readers and text:
+            self._send(TextDelta(iteration_index=index, text=text, place=place))
+
+    def _send(self, delta: TextDelta) -> None:
+        index, text, place, held, log = delta.iteration_index, delta.text, delta.place, self.held, self.log
         if log.events.committed == log.last_sequence:
             for one in self._all:
-                one.add_text(index, text, after_sequence=log.last_sequence)
+                one.add_text(index, text, after_sequence=log.last_sequence, place=place)
         elif held is None or held.iteration_index != index:
-            self.held = TextDelta(iteration_index=index, text=text)
+            self.held = delta
         elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:
-            self.held = TextDelta(iteration_index=index, text=held.text + text)
+            self.held = TextDelta(iteration_index=index, text=held.text + text, place=held.place)
 
     def notify(self) -> None:
         """Notify all subscribers that the log has changed."""
@@ -143,7 +177,7 @@ class Subscribers:
             one.notify_growth()
         if self.held is not None and self.log.events.committed == self.log.last_sequence:
             held, self.held = self.held, None
-            self.publish(held.iteration_index, held.text)
+            self._send(held)
 
     def stop_deciding(self) -> None:
         """Never call `on_unwanted` from now on: the end of the run is decided, or it suspends."""

@@ -50,6 +50,7 @@ class Direct(ReasoningStrategy[DirectConfig]):
     cost_class: ClassVar[CostClass | None] = CostClass.CONSTANT
     cost_formula: ClassVar[str] = "1 model call that writes at most max_tokens"
     is_plain: ClassVar[bool] = True
+    shows_answer: ClassVar[bool] = True
     is_replayable: ClassVar[bool] = True
 
     async def run(self, task: Task, context: RunContext[DirectConfig]) -> AsyncGenerator[StrategyEvent, None]:
@@ -63,12 +64,15 @@ class Direct(ReasoningStrategy[DirectConfig]):
         messages = (Message(role=Role.USER, content=text),)
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=())
+        thinking: list[str] = []
         async with aclosing(call) as heard:
             async for piece in heard:
                 if isinstance(piece, ModelReply):
                     reply = piece
-                elif not piece.is_thinking:
-                    yield Wrote(text=piece.text)
+                elif piece.is_thinking:
+                    thinking.append(piece.text)
+                else:
+                    yield Wrote(text=piece.text, thinking=thinking)
         answer = reply.parsed.text.strip()
         finish = _ENDS.get(reply.finish, FinishReason.TRUNCATED) if answer else FinishReason.TRUNCATED
         metrics = CustomMetrics(data={"max_tokens": room, "temperature": config.temperature})

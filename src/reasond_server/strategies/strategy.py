@@ -99,9 +99,14 @@ ConfigT = TypeVar("ConfigT", bound=StrategyConfig)
 
 @value
 class Wrote:
-    """Text of the step in progress, as the model writes it."""
+    """Text of the step in progress, as the model writes it.
+
+    With `thinking` it is part of the answer in that step, which begins with all such text, but for white space around
+    it; `thinking` are the pieces of the reasoning before it, which is the text of the step.
+    """
 
     text: str
+    thinking: Sequence[str] | None = None
 
 
 @value
@@ -241,6 +246,8 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
 
     `is_plain` says that texts of the task are sent as they are, on purpose, without fences around what strangers wrote.
 
+    `shows_answer` says that its one step has the answer, and that texts of the answer are marked (`Wrote.thinking`).
+
     `is_replayable` promises that a run depends only on its task, its configuration, its nonces, and the replies of its
     model and tools: with the same inputs, it makes the same calls and steps again. Only such a run can be resumed after
     its process died; any other ends as FAILED with its steps so far. If a replay differs despite the promise, the run
@@ -253,6 +260,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
     cost_class: ClassVar[CostClass | None] = None
     cost_formula: ClassVar[str] = ""
     is_plain: ClassVar[bool] = False
+    shows_answer: ClassVar[bool] = False
     is_replayable: ClassVar[bool] = False
 
     @abstractmethod

@@ -86,6 +86,7 @@ class TurnProgress:
         replies: the replies of the model in order.
         ledger: all tool calls by id, in the order in which the model asked for them.
         handoff: the hand-off that waits for the client; None if there is none.
+        reentries: how often the client has come back.
         renderings: how prompts show results, thoughts and earlier turns, by source.
         kept_bytes: the bytes of all results.
         result: the last event, once the turn has ended.
@@ -99,6 +100,7 @@ class TurnProgress:
     replies: list[FoldedReply] = field(default_factory=list)
     ledger: dict[str, LedgerCall] = field(default_factory=dict)
     handoff: HandedOff | None = None
+    reentries: int = 0
     renderings: dict[str, LoggedRendering] = field(default_factory=dict)
     kept_bytes: int = 0
     result: TurnResult | None = None
@@ -184,6 +186,7 @@ class TurnProgress:
 
     def _take_reentry(self, event: Reentered) -> None:
         self.handoff = None
+        self.reentries += 1
         for result in event.results:
             one = self.ledger[result.call_id]
             one.result = result

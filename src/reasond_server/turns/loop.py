@@ -206,6 +206,7 @@ class TurnLoop:
                 provider_ids=tuple(call.call_id for call in reply.calls),
                 renderings=log_renderings(context.renderings),
                 blocks=tuple(one.name for one in provided if one.scope is ContextScope.TURN),
+                edition=self.settle_draft(reply.text, reply.thinking),
             )
         )
         self._report_call(index, step.goal, context, calls)
@@ -222,9 +223,20 @@ class TurnLoop:
             max_tokens=room,
             is_last=step.is_last or step.tool_choice == "none",
             index=self.progress.model_calls,
+            is_answer=self.shows_answer,
             tool_choice=step.tool_choice,
             json_schema=schema,
         )
+
+    @property
+    def shows_answer(self) -> bool:
+        """Whether the text of the model call is what the client gets, and nothing cuts it or replaces it."""
+        start = self.progress.start
+        return not (self.is_draft or start is None or start.stop or start.answer_schema_json)
+
+    def settle_draft(self, text: str, thinking: str) -> int:
+        """Return the edition of a reply (`AnswerPlace`)."""
+        return self.run.subscribers.draft.settle(text, thinking) if self.shows_answer else -1
 
     def _report_call(self, index: int, goal: ContextGoal, context: ReasoningContext, calls: Sequence[ToolCall]) -> None:
         self.run.trace.note_step({"reasond.step.index": index})

@@ -106,6 +106,7 @@ class ModelCaller:
         index: int,
         tool_choice: str = "",
         is_published: bool = True,
+        is_answer: bool = False,
         json_schema: Json | None = None,
     ) -> TurnReply:
         """Return the reply of model call `index`, and publish its text as it comes; with `is_last` it has no calls.
@@ -114,7 +115,8 @@ class ModelCaller:
 
         `json_schema` is the form of the reply, which the model's server enforces; one that refuses is asked without.
 
-        If not `is_published`, followers get no text of it before its event.
+        If not `is_published`, followers get no text of it before its event. With `is_answer` its text is part of what
+        the client gets, whether calls follow it or not.
         The model is asked again, at most twice, if its reply is empty or breaks the form of calls.
 
         Raises:
@@ -138,7 +140,7 @@ class ModelCaller:
                 holds_text=may_leave_open(self.model.name) or self.model.name in self._left_open,
             )
             try:
-                reply = await self._listen(listener, index if is_published else None)
+                reply = await self._listen(listener, index if is_published else None, is_answer=is_answer)
             except (RequestRefusedError, ModelUnavailableError):
                 if json_schema is None:
                     raise
@@ -155,13 +157,16 @@ class ModelCaller:
             remedy="Use a model with native tools, or a stronger one, for turns with tools.",
         )
 
-    async def _listen(self, listener: ReplyListener, index: int | None) -> ModelReply:
+    async def _listen(self, listener: ReplyListener, index: int | None, *, is_answer: bool) -> ModelReply:
         """Make the call once everything before it is committed; with an index publish the text as it comes."""
         model = self.model
+        thinking: list[str] = []
 
         def publish(fragment: Fragment) -> None:
-            if fragment.kind is None and not fragment.is_thinking and index is not None:
-                self._run.subscribers.publish(index, fragment.text)
+            if fragment.is_thinking:
+                thinking.append(fragment.text)
+            elif fragment.kind is None and index is not None:
+                self._run.subscribers.publish(index, fragment.text, thinking=thinking if is_answer else None)
 
         is_asking = True
         while is_asking:

@@ -20,6 +20,7 @@ from reasond_server.eventlog.store import SessionEnd
 from reasond_server.runs.phase import OWN_ENDS, Phase
 from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
 from reasond_server.runs.repeated_steps import RepeatedSteps
+from reasond_server.runs.run import AnswerDraft
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
@@ -145,7 +146,7 @@ class TurnKind:
     def shape_delta(self, delta: TextDelta, run: Run | None) -> TurnDelta:
         """Return the text, and whether a synthesis may still replace it."""
         is_draft = run is not None and isinstance(run.work, TurnWork) and run.work.is_draft
-        return TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft)
+        return TurnDelta(iteration_index=delta.iteration_index, text=delta.text, is_draft=is_draft, place=delta.place)
 
     def is_pause(self, event: Event) -> bool:
         """Return whether the turn waits for its client from `event` on."""
@@ -276,6 +277,7 @@ class TurnWork:
             if one.result is not None:
                 tools.keep(one.call, one.result)
         self._charge_earlier_lives(run)
+        run.subscribers.draft = AnswerDraft(run.log.fence - self.progress.reentries)
         self._loop = TurnLoop(
             run=run,
             progress=self.progress,
@@ -330,6 +332,7 @@ class TurnWork:
                 text=parsed.text.strip(),
                 thinking=parsed.thinking.strip(),
                 finish=_CUT,
+                edition=-1 if self._loop is None else self._loop.settle_draft(parsed.text, parsed.thinking),
             )
             run.append(step, now=self.clock.now())
             # The providers do not see it: what the call was told was not used.

@@ -3,6 +3,7 @@
 Times are aware datetimes in UTC, durations are seconds (`_s`), counts of tokens are integers.
 """
 
+from reasond_server.types.executions import AnswerPlace as AnswerPlace
 from reasond_server.types.executions import Cursor as Cursor
 from reasond_server.types.executions import Event as Event
 from reasond_server.types.executions import Execution as Execution

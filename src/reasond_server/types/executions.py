@@ -95,13 +95,30 @@ class ExecutionStarted(Event):
 @EVENTS.declare("iteration")
 @value
 class Iteration(Event):
-    """One completed step; `index` counts from 0."""
+    """One completed step; `index` counts from 0. `edition` is that of its answer, if readers may see it being written.
+
+    See `AnswerPlace`; -1 if nobody may.
+    """
 
     index: int
     answer_found: bool
     usage: Usage
     elapsed_s: float
     detail: StepDetail
+    edition: Annotated[int, FieldOptions(is_stored_only=True)] = -1
+
+
+@value
+class AnswerPlace:
+    """Where a text stands that is part of an answer: at the character `at`, after the whole `thinking`.
+
+    The answer in the log begins with what was shown, if it has the same `edition`. It has a later one if the text was
+    lost with its process, or turned out to be no part of it.
+    """
+
+    at: int
+    thinking: str
+    edition: int
 
 
 @EVENTS.declare("delta", is_logged=False)
@@ -109,12 +126,13 @@ class Iteration(Event):
 class TextDelta:
     """Text that the model has just written in step `iteration_index`; never logged.
 
-    It was written while `after_sequence` was the last event of the log.
+    It was written while `after_sequence` was the last event of the log. `place` is set for the text of an answer.
     """
 
     iteration_index: int
     text: str
     after_sequence: Annotated[int, FieldOptions(is_stored_only=True)] = field(default=0, compare=False)
+    place: Annotated[AnswerPlace | None, FieldOptions(is_stored_only=True)] = field(default=None, compare=False)
 
 
 @EVENTS.declare("heartbeat", is_logged=False)

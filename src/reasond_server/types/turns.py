@@ -251,6 +251,7 @@ class ModelCallStep(Event):
 
     `provider_ids` are the ids of the calls on the wire to the model. `renderings` are those that this prompt
     introduced or changed. `blocks` names the context providers with the scope TURN whose text this call has consumed.
+    `edition` is that of the text, if clients may see it being written (`AnswerPlace`); else -1.
     """
 
     index: int
@@ -268,6 +269,7 @@ class ModelCallStep(Event):
     provider_ids: Sequence[str] = ()
     renderings: Sequence[LoggedRendering] = ()
     blocks: Sequence[str] = ()
+    edition: Annotated[int, FieldOptions(is_stored_only=True)] = -1
 
 
 @EVENTS.declare(

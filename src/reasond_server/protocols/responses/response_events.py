@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.http_api.json_mapping import describe_step
 from reasond_server.protocols.conversations import name_call
 from reasond_server.protocols.responses.response_json import ECHO, SEALED, begin_response, end_response
 from reasond_server.protocols.sealed_reasoning import seal
-from reasond_server.types import NOTHING, Iteration, Result
+from reasond_server.types import NOTHING, FinishReason, Iteration, Result, TextDelta
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
 from reasond_server.types.values import value
 
@@ -22,31 +23,103 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.protocols.responses.response_json import ResponseRef
-    from reasond_server.types import ExecutionFailure, FinishReason, Usage
+    from reasond_server.types import ExecutionFailure, Usage
 
 _ENDS: Final = {"completed": "response.completed", "failed": "response.failed"}
 _INCOMPLETE: Final = "response.incomplete"
+_EDITION: Final = 1 << 22
+"""More numbers than the text of one model call takes: each edition of an answer has others."""
+_MOST_EDITIONS: Final = 64
+_BROKEN: Final = frozenset({FinishReason.FAILED, FinishReason.CANCELLED, FinishReason.EXPIRED})
 
 
 @value
 class ResponseEvent:
-    """One event: `first` is the first number that it takes, and the body's `sequence_number` the last one."""
+    """One event: `first` is the first number that it takes, and the body's `sequence_number` the last one.
 
+    The numbers from `lost` to `first` are those of text that does not count any more.
+    """
+
+    lost: int
     first: int
     body: Mapping[str, Any]
 
     def after(self, number: int) -> Mapping[str, Any] | None:
-        """Return what a client that has everything up to `number` still needs of it; None for nothing."""
+        """Return what a client that has everything up to `number` still needs of it; None for nothing.
+
+        Raises:
+            CursorExpiredError: the client has text that does not count any more.
+        """
         last: int = self.body["sequence_number"]
         if last <= number:
             return None
+        if self.lost <= number < self.first:
+            raise _build_lost_error()
         if number < self.first or "delta" not in self.body:
             return self.body
         return {**self.body, "delta": self.body["delta"][number - self.first + 1 :]}
 
 
+@value
+class _Form:
+    """How an item of one text is told: its type, the beginning of its id, and the names of its text, part and index."""
+
+    kind: str
+    prefix: str
+    text: str
+    part: str
+    index: str
+    empty: Mapping[str, Any]
+    more: Mapping[str, Any]
+
+
+_MESSAGE: Final = _Form(
+    kind="message",
+    prefix="msg",
+    text="response.output_text",
+    part="response.content_part",
+    index="content_index",
+    empty={"type": "output_text", "text": "", "annotations": [], "logprobs": []},
+    more={"logprobs": []},
+)
+_REASONING: Final = _Form(
+    kind="reasoning",
+    prefix="rs",
+    text="response.reasoning_summary_text",
+    part="response.reasoning_summary_part",
+    index="summary_index",
+    empty={"type": "summary_text", "text": ""},
+    more={},
+)
+
+
+class _LiveAnswer:
+    """The answer that is being written: `told` was sent, and what is held back is white space that may be its end."""
+
+    def __init__(self, edition: int) -> None:
+        self.edition = edition
+        self.told: list[str] = []
+        self.has_begun = False
+        self._held = ""
+        self._at = 0
+
+    def add(self, text: str, at: int) -> str:
+        """Return what can be sent now that the text after the character `at` came; nothing after a gap."""
+        if at != self._at:
+            return ""
+        self._at += len(text)
+        text = self._held + text if self.told else text.lstrip()
+        certain = text.rstrip()
+        self._held = text[len(certain) :]
+        if certain:
+            self.told.append(certain)
+        return certain
+
+
 class ResponseWriter:
     """Writes the events of one response from the events of its log, each of which `take` gets in order.
+
+    It also takes the text of an answer while it is written, if it gets all of it from the beginning.
 
     Attributes:
         response: the response object as it is now; None before the first event.
@@ -56,13 +129,19 @@ class ResponseWriter:
     def __init__(self, ref: ResponseRef, echo: Mapping[str, Any]) -> None:
         self._ref = ref
         self._echo = {**ECHO, **echo}
-        self._number = 0
+        self._number = self._lost = 0
         self._usage = NOTHING
+        self._draft: _LiveAnswer | None = None
+        self._said = ""
         self.response: dict[str, Any] | None = None
         self.has_ended = False
 
     def take(self, event: object, create_time: datetime) -> Sequence[ResponseEvent]:
-        """Return the events for the next event of the log."""
+        """Return the events for the next event of the log.
+
+        Raises:
+            CursorExpiredError: text that was told of the answer does not count any more.
+        """
         return () if self.has_ended else list(self._take(event, create_time))
 
     def _take(self, event: object, at: datetime) -> Iterator[ResponseEvent]:
@@ -70,81 +149,140 @@ class ResponseWriter:
             self.response = begin_response(self._ref, self._echo, created_at=int(at.timestamp()))
             yield self._tell("response.created", response=self.response)
             yield self._tell("response.in_progress", response=self.response)
-        if isinstance(event, Iteration):
-            yield from self._reason(describe_step(event))
+        if isinstance(event, TextDelta):
+            yield from self._show(event)
+        elif isinstance(event, Iteration):
+            answer: str = getattr(event.detail, "answer", "") if event.edition >= 0 else ""
+            yield from self._answer(answer, describe_step(event), event.edition)
         elif isinstance(event, ModelCallStep):
             self._usage += event.usage
-            yield from self._reason(event.thinking)
-            if event.calls:
-                # No message: some clients take the first one for the answer.
-                yield from self._reason(event.text.strip())
+            text = event.text.strip()
+            yield from self._answer(text if event.edition >= 0 else "", event.thinking, event.edition)
+            if event.calls and event.edition < 0:
+                # No message: a later one is the answer.
+                yield from self._reason(text)
         elif isinstance(event, ToolStep):
             if event.state is not LedgerState.STARTED:
                 yield from self._reason(f"{event.tool}: {event.state}")
         elif isinstance(event, HandedOff):
             yield from self._hand_off(event)
             yield self._end(at, self._usage)
-        elif isinstance(event, Result):
-            self._warn(event.warnings)
-            yield from self._say(event.answer_json or event.answer)
-            yield self._end(at, event.metrics.usage, event.finish_reason, event.error)
-        elif isinstance(event, TurnResult):
-            self._warn(event.warnings)
-            yield from self._say(event.answer)
-            yield self._end(at, self._usage, event.finish_reason, event.error)
+        elif isinstance(event, Result | TurnResult):
+            yield from self._conclude(event, at)
+
+    def _show(self, delta: TextDelta) -> Iterator[ResponseEvent]:
+        """Yield what can be told of an answer while it is written."""
+        place = delta.place
+        if place is None:
+            return
+        draft = self._draft = self._draft or _LiveAnswer(place.edition)
+        certain = draft.add(delta.text, place.at)
+        if certain and not draft.has_begun:
+            self._skip(place.edition)
+            yield from self._reason(place.thinking)
+            yield from self._begin(_MESSAGE, status="in_progress", role="assistant", content=[])
+            draft.has_begun = True
+        yield from self._write(_MESSAGE, certain)
+
+    def _answer(self, text: str, thinking: str, edition: int) -> Iterator[ResponseEvent]:
+        """Yield the reasoning and the part of the answer in a step, without what was told while it was written."""
+        draft, self._draft = self._draft, None
+        if draft is None or not draft.has_begun:
+            self._skip(edition)
+            yield from self._reason(thinking)
+            yield from self._say(text)
+        elif draft.edition == edition:
+            yield from self._write(_MESSAGE, text[sum(map(len, draft.told)) :])
+            yield from self._finish_message(text)
+        elif text:
+            raise _build_lost_error()
+        else:
+            yield from self._leave(draft)
+            self._skip(edition)
+
+    def _leave(self, draft: _LiveAnswer) -> Iterator[ResponseEvent]:
+        """Yield the end of an answer that was not written whole."""
+        yield from self._finish_message("".join(draft.told), status="incomplete")
+
+    def _conclude(self, event: Result | TurnResult, at: datetime) -> Iterator[ResponseEvent]:
+        is_turn = isinstance(event, TurnResult)
+        answer = event.answer if is_turn else event.answer_json or event.answer
+        usage = self._usage if is_turn else event.metrics.usage
+        if self._draft is not None and self._draft.has_begun:
+            yield from self._leave(self._draft)
+        if event.finish_reason in _BROKEN:
+            # What was written of an answer may be lost.
+            self._skip(_MOST_EDITIONS)
+        self._warn(event.warnings)
+        if answer != self._said:
+            yield from self._say(answer)
+        yield self._end(at, usage, event.finish_reason, event.error)
+
+    def _skip(self, edition: int) -> None:
+        """Leave out the numbers of the editions before."""
+        if edition > 0:
+            self._lost = self._number
+            self._number = (self._number // _EDITION + edition) * _EDITION
 
     def _hand_off(self, event: HandedOff) -> Iterator[ResponseEvent]:
         for pending in event.calls:
+            name, arguments = pending.call.name, pending.call.arguments_json or "{}"
             if pending.kind is not CallKind.EXECUTE:
-                yield from self._say(f"The server waits for a decision about the call of {pending.call.name}.")
+                yield from self._say(f"The server waits for a decision about the call of {name}.")
                 continue
-            call = {
+            item = {
                 "type": "function_call",
                 "call_id": name_call(self._ref.execution_id, event.etag, pending),
-                "name": pending.call.name,
+                "name": name,
+                "id": self._name_item("fc"),
+                "arguments": "",
+                "status": "in_progress",
             }
-            item = {**call, "id": self._name_item("fc"), "arguments": "", "status": "in_progress"}
-            place = self._place
-            yield self._tell("response.output_item.added", output_index=place, item=item)
-            where = {"item_id": item["id"], "output_index": place}
-            arguments = pending.call.arguments_json or "{}"
-            yield from self._write("response.function_call_arguments.delta", arguments, where)
-            yield self._tell("response.function_call_arguments.done", **where, name=call["name"], arguments=arguments)
+            where = {"item_id": item["id"], "output_index": self._place}
+            kind = "response.function_call_arguments"
+            yield self._tell("response.output_item.added", output_index=self._place, item=item)
+            yield self._tell(f"{kind}.delta", len(arguments), **where, delta=arguments)
+            yield self._tell(f"{kind}.done", **where, name=name, arguments=arguments)
             yield self._close({**item, "arguments": arguments, "status": "completed"})
 
     def _reason(self, text: str) -> Iterator[ResponseEvent]:
         """Yield an item of reasoning whose summary is `text`; nothing for an empty one."""
-        if not text.strip():
-            return
-        item: dict[str, Any] = {
-            "type": "reasoning",
-            "id": self._name_item("rs"),
-            "summary": [],
-            "encrypted_content": seal(text) if SEALED in self._echo.get("include", ()) else None,
-        }
-        yield self._tell("response.output_item.added", output_index=self._place, item=item)
-        where = {"item_id": item["id"], "output_index": self._place, "summary_index": 0}
-        part = {"type": "summary_text", "text": ""}
-        yield self._tell("response.reasoning_summary_part.added", **where, part=part)
-        yield from self._write("response.reasoning_summary_text.delta", text, where)
-        yield self._tell("response.reasoning_summary_text.done", **where, text=text)
-        yield self._tell("response.reasoning_summary_part.done", **where, part={**part, "text": text})
-        yield self._close({**item, "summary": [{**part, "text": text}]})
+        text = text.strip()
+        if text:
+            sealed = seal(text) if SEALED in self._echo.get("include", ()) else None
+            yield from self._begin(_REASONING, summary=[], encrypted_content=sealed)
+            yield from self._write(_REASONING, text)
+            yield from self._finish(_REASONING, "summary", text, encrypted_content=sealed)
 
     def _say(self, text: str) -> Iterator[ResponseEvent]:
         """Yield a message of the assistant; nothing for an empty one."""
-        if not text:
-            return
-        item: dict[str, Any] = {"type": "message", "id": self._name_item("msg"), "role": "assistant"}
-        begun = {**item, "status": "in_progress", "content": []}
-        yield self._tell("response.output_item.added", output_index=self._place, item=begun)
-        where = {"item_id": item["id"], "output_index": self._place, "content_index": 0}
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield self._tell("response.content_part.added", **where, part=part)
-        yield from self._write("response.output_text.delta", text, where, logprobs=[])
-        yield self._tell("response.output_text.done", **where, text=text, logprobs=[])
-        yield self._tell("response.content_part.done", **where, part={**part, "text": text})
-        yield self._close({**item, "status": "completed", "content": [{**part, "text": text}]})
+        if text:
+            yield from self._begin(_MESSAGE, status="in_progress", role="assistant", content=[])
+            yield from self._write(_MESSAGE, text)
+            yield from self._finish_message(text)
+
+    def _finish_message(self, text: str, *, status: str = "completed") -> Iterator[ResponseEvent]:
+        self._said = text
+        yield from self._finish(_MESSAGE, "content", text, status=status, role="assistant")
+
+    def _begin(self, form: _Form, **members: object) -> Iterator[ResponseEvent]:
+        item = {"type": form.kind, "id": self._name_item(form.prefix), **members}
+        yield self._tell("response.output_item.added", output_index=self._place, item=item)
+        yield self._tell(f"{form.part}.added", **self._locate(form), part=form.empty)
+
+    def _write(self, form: _Form, text: str) -> Iterator[ResponseEvent]:
+        if text:
+            yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **form.more)
+
+    def _finish(self, form: _Form, parts: str, text: str, **members: object) -> Iterator[ResponseEvent]:
+        where, part = self._locate(form), {**form.empty, "text": text}
+        yield self._tell(f"{form.text}.done", **where, text=text, **form.more)
+        yield self._tell(f"{form.part}.done", **where, part=part)
+        item = {"type": form.kind, "id": self._name_item(form.prefix), **members, parts: [part]}
+        yield self._close(item)
+
+    def _locate(self, form: _Form) -> dict[str, Any]:
+        return {"item_id": self._name_item(form.prefix), "output_index": self._place, form.index: 0}
 
     def _end(
         self,
@@ -180,11 +318,17 @@ class ResponseWriter:
         self.response = {**self.response, "output": [*self.response["output"], item]}
         return told
 
-    def _write(self, kind: str, text: str, where: Mapping[str, Any], **more: object) -> Iterator[ResponseEvent]:
-        if text:
-            yield self._tell(kind, len(text), **where, delta=text, **more)
-
     def _tell(self, kind: str, takes: int = 1, /, **members: object) -> ResponseEvent:
-        first = self._number
-        self._number += takes
-        return ResponseEvent(first=first, body={"type": kind, "sequence_number": self._number - 1, **members})
+        first, lost = self._number, self._lost
+        self._number = self._lost = first + takes
+        return ResponseEvent(
+            lost=lost, first=first, body={"type": kind, "sequence_number": self._number - 1, **members}
+        )
+
+
+def _build_lost_error() -> CursorExpiredError:
+    return CursorExpiredError(
+        "The text that was told of the answer does not count any more: the process that wrote it was lost, or the "
+        "model took it back",
+        remedy="Read the response again from its start.",
+    )

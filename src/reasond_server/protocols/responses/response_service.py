@@ -16,6 +16,7 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation, s
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
+from reasond_server.executions.desk import ExecutionLog
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
@@ -30,9 +31,9 @@ from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
+    from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.llm.model import TokenCounter
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from reasond_server.types import Cursor, HistoryMessage, Principal, StreamEvent
 
 _NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
+
+_QUIET_S: Final = 5.0
+_COMMIT_S: Final = 1.0
 
 
 @value
@@ -80,6 +84,8 @@ class Responses:
             ReasondError: the request is refused, or the run failed.
         """
         wanted = await self._read(caller, params)
+        if isinstance(wanted.asked.source, Task) and not (wanted.is_background or wanted.asked.request_id):
+            return await self._execute(caller, wanted.asked.source, wanted)
         async with aclosing(self._events(caller, wanted)) as events:
             writer: ResponseWriter | None = None
             async for event in events:
@@ -95,6 +101,26 @@ class Responses:
             await self._settle(caller, writer.response, wanted.asked.request_id)
         return writer.response
 
+    async def _execute(self, caller: Principal, task: Task, wanted: _Wanted) -> dict[str, Any]:
+        """Work on a task whose client cannot come back for it, and return the response once it is in the store.
+
+        Raises:
+            ReasondError: nothing was started.
+        """
+        try:
+            view = await self._runs.execute(caller, task)
+        except ReasondError as error:
+            if not error.execution_id:
+                raise
+            ref, log = await self._find(caller, ResponseRef(execution_id=error.execution_id).response_id)
+        else:
+            await self._desk.runner.runs.wait_for_commits(caller.tenant, within_s=_COMMIT_S)
+            ref = ResponseRef(execution_id=view.execution.execution_id)
+            log = ExecutionLog(execution=view.execution, events=view.events)
+        response = _write_response(ref, log, wanted.echo)
+        await self._settle(caller, response, "")
+        return response
+
     async def stream(
         self, caller: Principal, params: ResponseParams, _cursor: Cursor | None
     ) -> AsyncGenerator[bytes, None]:
@@ -104,20 +130,45 @@ class Responses:
             ReasondError: the request is refused, or the run failed; a run that failed has told so in its last event.
         """
         wanted = await self._read(caller, params)
+        told = self._tell(
+            caller,
+            self._events(caller, wanted),
+            open_writer=lambda first: _open_writer(first, wanted.echo),
+            request_id=wanted.asked.request_id,
+        )
+        async with aclosing(told):
+            async for frames in told:
+                yield frames
+
+    async def _tell(
+        self,
+        caller: Principal,
+        events: AsyncGenerator[StreamEvent, None],
+        *,
+        open_writer: Callable[[StreamEvent], ResponseWriter],
+        request_id: str,
+        after: int = -1,
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the frames above the number `after` that a writer makes of `events`."""
         writer: ResponseWriter | None = None
-        async with aclosing(self._events(caller, wanted)) as events:
+        now = asyncio.get_running_loop().time
+        told_s = now()
+        async with aclosing(events):
             async for event in events:
-                if isinstance(event.event, Heartbeat):
-                    yield HEARTBEAT
-                    continue
-                writer = writer or _open_writer(event, wanted.echo)
-                frames = _frame(writer, event)
+                frames = HEARTBEAT
+                if not isinstance(event.event, Heartbeat):
+                    writer = writer or open_writer(event)
+                    frames = _frame(writer, event, after=after)
+                if not frames and now() - told_s > _QUIET_S:
+                    # Text that is not told before its step.
+                    frames = HEARTBEAT
                 if frames:
                     yield frames
-                if writer.has_ended and writer.response is not None:
-                    await self._settle(caller, writer.response, wanted.asked.request_id)
-                    yield DONE
+                    told_s = now()
+                if writer is not None and writer.has_ended and writer.response is not None:
+                    await self._settle(caller, writer.response, request_id)
                     break
+        yield DONE
 
     async def get(self, caller: Principal, params: ResponseIdParams) -> dict[str, Any]:
         """Return a response as it is now.
@@ -125,27 +176,27 @@ class Responses:
         Raises:
             ReasondError: this caller has no such response.
         """
-        ref, log = await self._find(caller, params.response_id)
-        return _write_response(ref, log)
+        return _write_response(*await self._find(caller, params.response_id))
 
     async def replay(
         self, caller: Principal, params: ResponseIdParams, _cursor: Cursor | None
     ) -> AsyncGenerator[bytes, None]:
         """Yield the frames of a response above the number `starting_after`, also future ones. Raises as `get`."""
         ref, log = await self._find(caller, params.response_id)
-        writer, after = ResponseWriter(ref, recall_echo(ref, log)), params.starting_after
         # Whoever reads goes on for a client that has left, and leaves like one.
-        events = self._desk.resume(caller, ref.execution_id, after_sequence=ref.after, may_return=True)
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event.event, Heartbeat):
-                    yield HEARTBEAT
-                elif frames := _frame(writer, event, after=after):
-                    yield frames
-                if writer.has_ended and writer.response is not None:
-                    await self._settle(caller, writer.response, log.execution.request_id)
-                    break
-        yield DONE
+        events = self._desk.resume(
+            caller, ref.execution_id, after_sequence=ref.after, include_deltas=True, may_return=True
+        )
+        told = self._tell(
+            caller,
+            events,
+            open_writer=lambda _: ResponseWriter(ref, recall_echo(ref, log)),
+            request_id=log.execution.request_id,
+            after=params.starting_after,
+        )
+        async with aclosing(told):
+            async for frames in told:
+                yield frames
 
     async def cancel(self, caller: Principal, params: ResponseIdParams) -> dict[str, Any]:
         """Stop a response, and return it; one that has ended stays as it is. Raises as `get`."""
@@ -288,7 +339,13 @@ class Responses:
     def _events(self, caller: Principal, wanted: _Wanted) -> AsyncGenerator[StreamEvent, None]:
         """Return the events of the response."""
         may_return = bool(wanted.asked.request_id) or wanted.is_streamed
-        return self._runs.follow(caller, wanted.asked, keep_running=wanted.is_background, may_return=may_return)
+        return self._runs.follow(
+            caller,
+            wanted.asked,
+            include_deltas=wanted.is_streamed,
+            keep_running=wanted.is_background,
+            may_return=may_return,
+        )
 
 
 def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:
@@ -298,16 +355,16 @@ def _open_writer(event: StreamEvent, echo: Mapping[str, Any]) -> ResponseWriter:
     return ResponseWriter(ResponseRef(execution_id=event.execution_id, after=event.sequence - 1), kept or echo)
 
 
-def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int = -1) -> bytes:
+def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int) -> bytes:
     bodies = [each.after(after) for each in writer.take(event.event, event.create_time)]
     return b"".join(
         frame_event(to_json(body, inf_nan_mode="null"), name=body["type"]) for body in bodies if body is not None
     )
 
 
-def _write_response(ref: ResponseRef, log: ExecutionLog) -> dict[str, Any]:
-    """Return the response as it is at the end of `log`."""
-    writer = ResponseWriter(ref, recall_echo(ref, log))
+def _write_response(ref: ResponseRef, log: ExecutionLog, echo: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the response as it is at the end of `log`; without an `echo` the log tells of its request."""
+    writer = ResponseWriter(ref, recall_echo(ref, log) if echo is None else echo)
     for logged in log.events:
         if logged.sequence > ref.after:
             writer.take(logged.event, logged.create_time)

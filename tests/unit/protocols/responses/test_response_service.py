@@ -17,6 +17,7 @@ from tests.unit.protocols.responses.responding import (
     TOOL,
     cut_before,
     put_together,
+    read_frames,
     respond,
     resume,
     stream_response,
@@ -444,3 +445,59 @@ async def test_a_schema_a_forced_call_and_one_call_at_a_time_reach_the_turn() ->
 
     assert text_of(response) == '{"n":42}'
     assert [request.tool_choice for request in model.requests] == ["search", "auto"]
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL]])
+@pytest.mark.parametrize("thinking", ["", " I count.\n"])
+async def test_an_answer_is_told_while_it_is_written_and_any_cut_has_the_whole(
+    tools: list[dict[str, Any]], thinking: str
+) -> None:
+    hold = asyncio.Event()
+    pieces = ["\n 6 times 7 ", " is ☂ ", "42. \n"]
+    model = script(Reply(reasoning=thinking, pieces=pieces, hold=hold, hold_after=2))
+    body = {"model": "reasond/direct", "input": QUESTION, "stream": True, "tools": tools}
+    text = ""
+    async with serve_chats(model) as site, site.client.stream("POST", RESPONSES, json=body) as answer:
+        async for line in answer.aiter_lines():
+            text += f"{line}\n"
+            if '"delta":" is ☂"' in line or '"delta":"6 times 7  is ☂"' in line:
+                hold.set()
+        events = read_frames(text)
+        assert sum(event["type"] == "response.output_text.delta" for event in events) > 1
+        assert text_of(events[-1]["response"]) == "6 times 7  is ☂ 42."
+        kinds = ["reasoning"] * bool(thinking) + ["message"]
+        assert [item["type"] for item in events[-1]["response"]["output"]] == kinds
+        await check_every_cut(site, events)
+
+
+async def test_an_answer_that_is_cancelled_while_it_is_told_is_an_incomplete_message() -> None:
+    hold = asyncio.Event()
+    model = script(Reply(pieces=["It is ", "certainly ", "42."], hold=hold, hold_after=2))
+    body = {"model": "reasond/direct", "input": QUESTION, "stream": True}
+    text = response_id = ""
+    async with serve_chats(model) as site, site.client.stream("POST", RESPONSES, json=body) as answer:
+        async for line in answer.aiter_lines():
+            text += f"{line}\n"
+            if line.startswith("data: {") and not response_id:
+                response_id = json.loads(line.removeprefix("data: "))["response"]["id"]
+            if "output_text.delta" in line and "certainly" in line:
+                await site.client.post(f"{RESPONSES}/{response_id}/cancel")
+        events = read_frames(text)
+        ended = events[-1]["response"]
+        assert (ended["status"], text_of(ended)) == ("cancelled", "It is certainly")
+        assert ended["output"][-1]["status"] == "incomplete"
+        whole = (await site.client.get(f"{RESPONSES}/{response_id}")).json()
+        assert (whole["status"], whole["output"][-1]["summary"][0]["text"]) == ("cancelled", "It is certainly")
+
+
+async def test_text_that_turns_out_to_be_reasoning_ends_the_stream_and_the_response_is_right() -> None:
+    model = script(Reply(pieces=["Let me see.", "It is 41, no.", "</think>", "It is 42."]))
+    body = {"model": "reasond/direct", "input": QUESTION, "stream": True}
+    async with serve_chats(model) as site:
+        text = (await site.client.post(RESPONSES, json=body)).text
+        first = json.loads(text.partition("data: ")[2].partition("\n")[0])["response"]["id"]
+        whole = (await site.client.get(f"{RESPONSES}/{first}")).json()
+        assert "event: error" in text
+        assert "Read the response again from its start." in text
+        assert text_of(whole) == "It is 42."
+        assert put_together(await resume(site, first))[whole["output"][-1]["id"]] == "It is 42."
