@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from reasond_server.cli.commands.keys import create
 from reasond_server.testing import ScriptedModel, running_server
@@ -15,8 +17,6 @@ from tests.unit.protocols.responses.responding import RESPONSES, TOOL, respond, 
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.unit.protocols.chat.chatting import ChatSite
 
@@ -141,6 +141,14 @@ async def test_an_api_key_is_the_key_of_a_client_and_permits_what_it_was_made_fo
             assert response.status_code == 403
 
 
+async def test_a_response_is_an_execution_that_the_console_lists_with_its_wire() -> None:
+    async with serve_chats() as site:
+        own = (await respond(site, input="What is 6 times 7?"))["reasond"]["execution_id"]
+        call = {"jsonrpc": "2.0", "id": 1, "method": "executions.list", "params": {}}
+        (found,) = (await site.client.post("/api/v1/jsonrpc", json=call)).json()["result"]["executions"]
+    assert (found["execution_id"], found["wire"], found["question"]) == (own, "openai", "What is 6 times 7?")
+
+
 async def test_a_chat_is_an_execution_that_json_rpc_reads() -> None:
     async with serve_chats() as site:
         asked = await site.ask(headers={"idempotency-key": "k-7"})
@@ -151,13 +159,20 @@ async def test_a_chat_is_an_execution_that_json_rpc_reads() -> None:
     assert found["reasoning"]["answer"] == "42"
 
 
-async def test_the_span_of_a_chat_has_the_run_below_it() -> None:
+@pytest.mark.parametrize(
+    ("path", "method", "said"),
+    [
+        (CHAT, "openai.chat_completions", {"messages": QUESTION}),
+        (RESPONSES, "openai.responses", {"input": "What is 6 times 7?"}),
+    ],
+)
+async def test_the_span_of_a_call_has_the_run_below_it(path: str, method: str, said: dict[str, Any]) -> None:
     spans = Spans()
     async with running_server(model=ScriptedModel(["<answer>42</answer>"]), spans=spans.sink) as listening:
         headers = {"authorization": f"Bearer {listening.token}"}
         async with make_http_client(base_url=listening.http, headers=headers, timeout=180) as client:
-            await client.post(CHAT, json={"model": "reasond", "messages": QUESTION})
+            await client.post(path, json={"model": "reasond", **said})
         await spans.until(lambda one: one.find_named("POST "))
-    assert spans.tree() == [f"POST {CHAT}", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
+    assert spans.tree() == [f"POST {path}", ["invoke_workflow chain_of_thought", ["step", ["chat scripted"]]]]
     told = attributes_of(spans.one("POST "))
-    assert (told["rpc.system.name"], told["rpc.method"]) == ("openai", "openai.chat_completions")
+    assert (told["rpc.system.name"], told["rpc.method"]) == ("openai", method)

@@ -19,6 +19,7 @@ from langchain_openai import ChatOpenAI
 from openai import OpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
 QUESTION = "What is 6 times 7?"
 AS_JSON = "What is 6 times 7, as JSON?"
@@ -108,6 +109,11 @@ async def run_pydantic_ai() -> None:
     exact = Agent("openai:reasond", instructions=EXACT, output_type=NativeOutput(Number))
     parsed = (await exact.run(AS_JSON)).output.n
     tell("pydantic-ai", by_tool=whole.output, streamed=streamed, later=later.output, parsed=parsed)
+    kept = Agent("openai:reasond", tools=[add], model_settings=OpenAIResponsesModelSettings(openai_background=True))
+    polled = await kept.run(BY_TOOL)
+    async with kept.run_stream(BY_TOOL) as stream:
+        followed = await stream.get_output()
+    tell("pydantic-ai", background=[polled.output, followed])
 
 
 def run_langchain() -> None:

@@ -34,7 +34,13 @@ async def test_the_clients_of_python_speak_responses(tmp_path: Path) -> None:
     assert seen["langchain"] == {"by_tool": BY_TOOL, "streamed": "42", "parsed": 42}
     assert seen["openai-agents"] == {"by_tool": BY_TOOL, "streamed": BY_TOOL, "parsed": 42}
     # The model is shown the calls of the history, and answers them.
-    assert seen["pydantic-ai"] == {"by_tool": BY_TOOL, "streamed": BY_TOOL, "later": BY_TOOL, "parsed": 42}
+    assert seen["pydantic-ai"] == {
+        "by_tool": BY_TOOL,
+        "streamed": BY_TOOL,
+        "later": BY_TOOL,
+        "parsed": 42,
+        "background": [BY_TOOL, BY_TOOL],
+    }
 
 
 async def test_the_clients_of_node_speak_responses(tmp_path: Path) -> None:

@@ -90,5 +90,8 @@ def _read_file(field: str, file: Mapping[str, Any]) -> str | Violation:
         content = ""
     if content.strip() and "\0" not in content and not content.startswith("%PDF"):
         return f"File {show(file.get('filename'))}:\n{content}"
-    text = "must be a file of UTF-8 text in base64: other files are not read here, and no URLs or ids are fetched"
+    text = (
+        f"must be a file of UTF-8 text in base64, which {show(file.get('filename'))} is not: PDF and others are not "
+        "read here, and no URLs or ids are fetched; send their text, which `reasond ask --material FILE` takes out"
+    )
     return Violation(field=field, description=text)

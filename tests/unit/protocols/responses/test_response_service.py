@@ -235,6 +235,8 @@ async def test_a_file_of_text_is_read_and_others_are_refused_by_name() -> None:
 
     assert any("Siebzehn ☂" in message.content for message in model.requests[0].messages)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input.0.content.0.file_data")
+    assert "which 'a.pdf' is not" in refused.json()["error"]["message"]
+    assert "send their text" in refused.json()["error"]["message"]
 
 
 async def test_an_item_of_an_earlier_response_is_what_its_reference_stands_for() -> None:
