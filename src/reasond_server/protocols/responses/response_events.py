@@ -205,9 +205,9 @@ class ResponseWriter:
         yield from self._finish_message("".join(draft.told), status="incomplete")
 
     def _conclude(self, event: Result | TurnResult, at: datetime) -> Iterator[ResponseEvent]:
-        is_turn = isinstance(event, TurnResult)
-        answer = event.answer if is_turn else event.answer_json or event.answer
-        usage = self._usage if is_turn else event.metrics.usage
+        answer, usage = event.answer, self._usage
+        if isinstance(event, Result):
+            answer, usage = event.answer_json or answer, event.metrics.usage
         if self._draft is not None and self._draft.has_begun:
             yield from self._leave(self._draft)
         if event.finish_reason in _BROKEN:

@@ -26,7 +26,7 @@ from reasond_server.protocols.responses.echoes import read_echo, recall_echo, te
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
 from reasond_server.protocols.responses.response_params import read_items, read_wish
-from reasond_server.types import Heartbeat
+from reasond_server.types import Heartbeat, Task
 from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
 from reasond_server.types.values import value
 

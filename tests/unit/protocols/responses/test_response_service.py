@@ -98,9 +98,24 @@ async def test_a_client_that_comes_back_after_any_number_has_the_whole_byte_for_
         await check_every_cut(site, await stream_response(site, input=QUESTION))
 
 
-@pytest.mark.parametrize("strategy", ["self_consistency", "plan_and_solve", "bounded_context", "react"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "best_of_n",
+        "bounded_context",
+        "chain_of_verification",
+        "direct",
+        "plan_and_solve",
+        "react",
+        "self_consistency",
+        "self_refine",
+        "tree_of_thought",
+    ],
+)
 async def test_the_numbers_of_other_strategies_replay_as_exactly(strategy: str) -> None:
-    async with serve_chats() as site:
+    async with serve_chats(
+        environ={"REASOND__REASONING__ENABLED_STRATEGIES": f'["chain_of_thought", "{strategy}"]'}
+    ) as site:
         await check_every_cut(site, await stream_response(site, model=f"reasond/{strategy}", input=QUESTION))
 
 
