@@ -75,7 +75,7 @@ class GrpcServer:
     ) -> None:
         self._options = options
         self._services = services
-        self._health = health
+        self.health = health
         self._guard = ErrorGuard(
             new_call_id=new_call_id,
             collector=MetadataCollector(max_metadata_bytes=options.max_metadata_bytes),
@@ -94,11 +94,6 @@ class GrpcServer:
         self._ending: list[asyncio.Future[None]] = []
         self._port = 0
         self._admin_port = 0
-
-    @property
-    def health(self) -> HealthServicer:
-        """Where readiness is reported."""
-        return self._health
 
     @property
     def in_flight(self) -> int:
@@ -133,7 +128,7 @@ class GrpcServer:
 
     def begin_drain(self) -> None:
         """Report NOT_SERVING to health checks; new calls are still accepted and served."""
-        self._health.begin_drain()
+        self.health.begin_drain()
 
     async def close_listeners(self) -> None:
         """Stop listening and send GOAWAY on every connection; calls in progress continue until `stop`.
@@ -155,7 +150,7 @@ class GrpcServer:
         self.begin_drain()
         if grace_s > 0:
             await self.close_listeners()
-        self._health.end_watches()
+        self.health.end_watches()
         servers, self._servers = self._servers, []
         stopping = [*self._ending, *(asyncio.ensure_future(server.stop(grace_s)) for server in servers)]
         if stopping:
@@ -169,7 +164,7 @@ class GrpcServer:
 
     async def _close_listeners(self) -> None:
         with self._guard.hold_ends():
-            self._health.end_watches()
+            self.health.end_watches()
             await self._until_quiet()
             self._ending = [asyncio.ensure_future(server.stop(_FOR_EVER_S)) for server in self._servers]
             # After one turn of the event loop, each server has begun to stop and has sent its GOAWAYs.
@@ -208,7 +203,7 @@ class GrpcServer:
         server, methods = self._new_server(self._authentication.wrap)
         for service in self._services:
             service.register(methods)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, methods)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, methods)
         if options.reflection:
             names = [service.declaration.name for service in self._services]
             add_reflection(methods, (*names, HEALTH_SERVICE))
@@ -247,5 +242,5 @@ class GrpcServer:
 
         server, methods = self._new_server()
         channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), methods)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, methods)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, methods)
         self._admin_port = bind_tcp(server, address, credentials=None, setting="admin_address")

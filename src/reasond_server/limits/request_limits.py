@@ -85,13 +85,8 @@ class MemorySlots:
     """The slots of one process: `most` for each caller."""
 
     def __init__(self, *, most: int) -> None:
-        self._most = most
+        self.most = most
         self._taken: dict[str, set[str]] = {}
-
-    @property
-    def most(self) -> int:
-        """See Slots."""
-        return self._most
 
     async def take(self, caller: str, slot: str) -> bool:
         """See Slots."""
@@ -99,7 +94,7 @@ class MemorySlots:
         if taken is None:
             self._taken[caller] = {slot}
             return True
-        if len(taken) >= self._most:
+        if len(taken) >= self.most:
             return False
         taken.add(slot)
         return True

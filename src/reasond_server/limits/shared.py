@@ -368,7 +368,7 @@ class RedisSlots:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._redis = redis
-        self._most = most
+        self.most = most
         self._prefix = prefix
         self._sleep = sleep
         self._lease_ms = str(round(lease_s * 1000))
@@ -378,11 +378,6 @@ class RedisSlots:
         self._take = redis.register_script(_TAKE)
         self._move = redis.register_script(_MOVE)
         self._renew = redis.register_script(_RENEW)
-
-    @property
-    def most(self) -> int:
-        """See Slots."""
-        return self._most
 
     async def aclose(self) -> None:
         """Stop renewing; the slots in use expire unless another server moves them first."""
@@ -395,7 +390,7 @@ class RedisSlots:
         Raises:
             RedisError: Redis cannot be reached.
         """
-        is_taken = await self._take(keys=[self._build_key(caller)], args=[self._lease_ms, str(self._most), slot])
+        is_taken = await self._take(keys=[self._build_key(caller)], args=[self._lease_ms, str(self.most), slot])
         if is_taken:
             self._note_use(caller, slot)
         return bool(is_taken)
