@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="module")]
 
+HISTORY = [{"role": "user", "text": "What is 15% of 240?"}, {"role": "assistant", "text": "36"}]
 PIXEL = b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"
 
 
@@ -106,7 +107,17 @@ async def test_a_question_takes_instructions_a_schema_and_a_text_from_a_file_and
         await page.get_by_role("button", name="Ask").click()
         await expect(page.get_by_role("heading", name="chain_of_thought")).to_be_visible()
         second = page.url.rpartition("/")[2]
-    tasks = [(await call(demo, "executions.get", execution_id=each))["task"] for each in (first, second)]
+        again = await call(
+            demo, "reasoning.execute", query="And of 80?", history=HISTORY, budget={"max_tool_calls": 3}, stop=["STOP"]
+        )
+        await show(page, demo, f"ask/{again['execution_id']}")
+        await page.get_by_role("button", name="Ask").click()
+        await expect(page.locator(".title .badge")).to_be_visible()
+        third = page.url.rpartition("/")[2]
+    tasks = [(await call(demo, "executions.get", execution_id=each))["task"] for each in (first, second, third)]
+    # What the form has no field for is asked again as it was.
+    kept = tasks.pop()
+    assert (kept["history"], kept["stop"], kept["budget"]["max_tool_calls"]) == (HISTORY, ["STOP"], 3)
     assert [each["system"] for each in tasks] == ["Be short.", "Be very short."]
     assert [each["material"] for each in tasks] == ["The fence has 12 posts."] * 2
     assert [each["answer_schema"] for each in tasks] == [{"type": "integer"}] * 2

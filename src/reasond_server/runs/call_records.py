@@ -6,6 +6,7 @@ that they cannot fill a log; the figures of every call are kept.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.eventlog.store import Record
@@ -92,11 +93,12 @@ def _show_message(message: Message, texts: _Texts) -> PromptMessage:
 
 
 def read_calls(records: Iterable[Record], *, after: int = 0) -> Iterator[ModelCall]:
-    """Yield the calls among the records of a log whose number is above `after`, oldest first.
+    """Yield the calls among the records of a log, oldest first and numbered from 1, without the first `after` ones.
 
     Raises:
         InternalError: one of them cannot be read.
     """
-    for record in records:
-        if record.key.startswith(_KEY) and int(record.key.removeprefix(_KEY)) > after:
-            yield decode_call(record.body)
+    kept = [record for record in records if record.key.startswith(_KEY)]
+    for number, record in enumerate(kept[after:], start=after + 1):
+        # The log may begin with the calls of the run that this one replaced.
+        yield replace(decode_call(record.body), number=number)

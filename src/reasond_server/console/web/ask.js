@@ -22,24 +22,24 @@ export class Ask extends Beginning {
     return this.state.strategies.find((each) => each.name === this.state.chosen);
   }
 
+  // What the run before was asked, where the form has no field for it, and what the form says.
   async params(form) {
+    const { task } = this.state;
     const strategy = this.strategy();
     const images = await readImages(chosenFiles(form, "images"));
-    return {
-      keep_running: true,
-      ...filled({
-        query: form.get("query"),
-        system: form.get("system"),
-        material: form.get("material"),
-        strategy: strategy.name,
-        model: form.get("model"),
-        answer_schema: readJson(form, "answer_schema", "The schema"),
-        images: images.length ? images : this.state.task.images,
-        history: this.state.task.history,
-        strategy_config: configOf(form, strategy),
-        budget: readBudget(form),
-      }),
+    const params = {
+      ...task,
+      query: form.get("query"),
+      system: form.get("system"),
+      material: form.get("material"),
+      strategy: strategy.name,
+      model: form.get("model"),
+      answer_schema: readJson(form, "answer_schema", "The schema"),
+      images: images.length ? images : task.images,
+      strategy_config: configOf(form, strategy),
+      budget: readBudget(form, task.budget),
     };
+    return { ...filled(params), keep_running: true };
   }
 
   fields() {

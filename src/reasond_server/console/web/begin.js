@@ -108,9 +108,10 @@ export const Budget = ({ value }) => html`<fieldset>
 export const filled = (params) =>
   Object.fromEntries(Object.entries(params).filter(([, value]) => value !== undefined && value !== "" && value !== null));
 
-export function readBudget(form) {
-  const found = filled(Object.fromEntries(BUDGET.map(([name]) => [name, form.get(`budget.${name}`)])));
-  return Object.keys(found).length ? Object.fromEntries(Object.entries(found).map(([name, text]) => [name, Number(text)])) : undefined;
+// The bounds of the form, and those of the run before that have no field here.
+export function readBudget(form, before = {}) {
+  const found = filled({ ...before, ...Object.fromEntries(BUDGET.map(([name]) => [name, Number(form.get(`budget.${name}`)) || undefined])) });
+  return Object.keys(found).length ? found : undefined;
 }
 
 export const chosenFiles = (form, name) => form.getAll(name).filter((file) => file.size);

@@ -53,7 +53,8 @@ export class Run extends Component {
     this.ticking = setInterval(() => this.events.at(-1)?.name !== "completed" && this.setState({}), TICK_MS);
     call("executions.get", { execution_id: id }, this.leaving.signal).then(
       ({ task }) => this.setState({ task }),
-      () => {}, // A turn has no task, and a task may not be kept.
+      // A turn tells by itself what it was asked, and a task may not be kept.
+      () => call("repair.get", { execution_id: id }, this.leaving.signal).then(({ execution }) => this.setState({ asked: execution.question }), () => {}),
     );
   }
 
@@ -104,7 +105,7 @@ export class Run extends Component {
     }, PLAY_MS);
   }
 
-  render({ id }, { error, task, told, link, tab, chosen, until, isPlaying }) {
+  render({ id }, { error, task, told, asked, link, tab, chosen, until, isPlaying }) {
     const full = fold(this.events);
     const isReplay = until !== null;
     const shown = isReplay ? this.events.filter((each) => each.at - full.begin <= until) : this.events;
@@ -119,7 +120,7 @@ export class Run extends Component {
       </div>
       ${error && html`<${Problem} error=${error} />`}
       <div role="status">${link && html`<p class="cut">⟳ ${link}</p>`}</div>
-      ${full.started && this.summary(view, full, task ?? { query: told?.conversation?.message })}
+      ${full.started && this.summary(view, full, task?.query ?? told?.conversation?.message ?? asked)}
       ${!isReplay && stateOf(full) === "running" && html`<${Writing} writings=${[...this.writings.values()]} />`}
       ${full.started && this.replay(full, { until, isPlaying, count: view.steps.length })}
       <div class="hidden" role="status" aria-live="polite">${isReplay ? "" : newsOf(view)}</div>
@@ -138,9 +139,8 @@ export class Run extends Component {
         </div>`}`;
   }
 
-  summary(view, full, task) {
+  summary(view, full, asked) {
     const { completed, started } = view;
-    const asked = task?.query;
     const isOver = full.completed || this.state.until !== null;
     return html`<${Facts}
         facts=${[
