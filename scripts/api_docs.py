@@ -1,7 +1,12 @@
-"""Make docs/api/ from the comments of the protos: a page per service, one for shared types, and the list of them."""
+"""Make docs/api/ from the comments of the protos: a page per service, one for shared types, and the list of them.
+
+What a page says elsewhere is not said again: numbers of fields, and the value 0 of each enum, stand in the protos; the
+parameters of strategies on their pages; the fields of agent cards in the protocol that they belong to.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +21,24 @@ if TYPE_CHECKING:
 FOLDER = Path("docs") / "api"
 TYPES = "types.md"
 ERRORS = "errors.md"
+JSON = "json.md"
 ERROR_FILE = "errors"
 CARD_FILE = "agent_card"
+UNSET = "_UNSPECIFIED"
+# Messages whose fields a page of its own explains: what their comment begins with, and that page.
+TOLD_ELSEWHERE = (
+    (re.compile(r"Configuration of `(\w+)`"), r"../strategies/\1.md"),
+    (re.compile(r"Parameters of a repair;"), "../guides/configuration.md#repair"),
+)
+NAME_PARTS = re.compile(r"[A-Z]?[a-z]+")
+EMPTY_WORDS = {"the", "its", "of", "a", "an", "is", "it", "for", "in", "as", "this"}
+LABELS = {"": "{}", "optional": "{}?", "repeated": "{}[]", "map": "map of {}"}
+
+READING = """\
+A field without a type is a string. A type with `?` may be absent, which differs from its zero; one with `[]` repeats.
+Each enum has a value 0 that ends with `_UNSPECIFIED` and means: not set. Where a name says all, there is no meaning
+beside it. Numbers of fields are in the protos.
+"""
 
 
 def anchor(name: str) -> str:
@@ -30,7 +51,8 @@ def homes(files: Sequence[ProtoFile]) -> dict[str, str]:
     places = {}
     for file in files:
         for name in (*(message.name for message in file.messages), *(enum.name for enum in file.enums)):
-            places[name] = ERRORS if file.name == ERROR_FILE else f"{page_of(file)}#{anchor(name)}"
+            place = f"{page_of(file)}#{file.name}proto" if file.name == CARD_FILE else f"{page_of(file)}#{anchor(name)}"
+            places[name] = ERRORS if file.name == ERROR_FILE else place
     return places
 
 
@@ -44,35 +66,62 @@ def link_type(name: str, where: Mapping[str, str]) -> str:
     return f"[{name}]({where[name]})" if name in where else f"`{name}`"
 
 
+def show_kind(field: Field, where: Mapping[str, str]) -> str:
+    """Return the type of a field: `?` after one that may be absent, `[]` after one that repeats; none for a string."""
+    if (field.type_name, field.label) == ("string", ""):
+        return ""
+    return LABELS[field.label].format(link_type(field.type_name, where))
+
+
+def meaning_of(field: Field) -> str:
+    """Return the comment of a field; nothing if it only repeats its name and its type."""
+    names = {part.lower() for part in NAME_PARTS.findall(f"{field.name} {field.type_name}")}
+    is_told = {word.lower() for word in NAME_PARTS.findall(field.comment)} - EMPTY_WORDS <= names
+    return "" if is_told else cell(field.comment)
+
+
 def field_rows(fields: Sequence[Field], where: Mapping[str, str]) -> Iterator[list[str]]:
     """Yield a row for every field, and one before the first field of every group of alternatives."""
     announced = ""
     for field in fields:
         if field.oneof and field.oneof != announced:
             announced = field.oneof
-            yield [f"*{field.oneof}*", "", "one of", cell(field.choice)]
-        kind = link_type(field.type_name, where)
-        kind = f"map of string to {kind}" if field.label == "map" else f"{field.label} {kind}".strip()
-        name = f"{'· ' if field.oneof else ''}`{field.name}`"
-        yield [name, str(field.number), kind, cell(field.comment)]
+            yield [f"*{field.oneof}*", "one of", cell(field.choice)]
+        yield [f"{'· ' if field.oneof else ''}`{field.name}`", show_kind(field, where), meaning_of(field)]
+
+
+def list_fields(message: Message, where: Mapping[str, str]) -> str:
+    """Return the fields of a message in one line, with their types alone."""
+    return ", ".join(f"`{field.name}` {show_kind(field, where)}" for field in message.fields)
 
 
 def message_lines(message: Message, where: Mapping[str, str]) -> Iterator[str]:
     """Yield the section of a message."""
     yield from (f"### {message.name}", "", cell(message.comment), "")
-    if message.fields:
-        yield from table(["field", "no.", "type", "meaning"], list(field_rows(message.fields, where)))
+    if pages := [match.expand(target) for begin, target in TOLD_ELSEWHERE if (match := begin.match(message.comment))]:
+        yield f"{list_fields(message, where)}. What they mean, with ranges and defaults: [here]({pages[0]})."
+    elif message.fields:
+        yield from table(["field", "type", "meaning"], list(field_rows(message.fields, where)))
     else:
         yield "It has no fields."
     yield ""
+
+
+def card_lines(file: ProtoFile) -> Iterator[str]:
+    """Yield the messages of agent cards, each in one row."""
+    rows = [
+        [f"`{message.name}`", ", ".join(f"`{field.name}`" for field in message.fields)] for message in file.messages
+    ]
+    rows += [[f"`{enum.name}`", ", ".join(f"`{value.name}`" for value in enum.values)] for enum in file.enums]
+    yield from (*table(["message", "fields"], rows), "")
 
 
 def enum_lines(enum: Enum) -> Iterator[str]:
     """Yield the section of an enum."""
     yield from (f"### {enum.name}", "", cell(enum.comment), "")
     yield from table(
-        ["value", "no.", "meaning"],
-        [[f"`{value.name}`", str(value.number), cell(value.comment)] for value in enum.values],
+        ["value", "meaning"],
+        [[f"`{value.name}`", cell(value.comment)] for value in enum.values if not value.name.endswith(UNSET)],
     )
     yield ""
 
@@ -107,26 +156,13 @@ def types_of(file: ProtoFile, where: Mapping[str, str]) -> list[str]:
     return lines + [line for enum in file.enums for line in enum_lines(enum)]
 
 
-def contents(file: ProtoFile, where: Mapping[str, str]) -> str:
-    """Return links to all types in `file`, in its order."""
-    names = (*(message.name for message in file.messages), *(enum.name for enum in file.enums))
-    return " · ".join(link_type(name, where) for name in names)
-
-
 def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
     """Return the page of the types that services share."""
-    lines = []
+    lines = [*READING.splitlines(), ""]
     # Types that every caller uses come first; the agent card is long and follows a format of another project.
     for file in sorted(files, key=lambda one: (one.name == CARD_FILE, one.name)):
-        lines += [
-            f"## {file.name}.proto",
-            "",
-            cell(file.comment),
-            "",
-            contents(file, where),
-            "",
-            *types_of(file, where),
-        ]
+        types = card_lines(file) if file.name == CARD_FILE else types_of(file, where)
+        lines += [f"## {file.name}.proto", "", cell(file.comment), "", *types]
     return page("Shared types", "proto/reasond/v1/", lines[:-1])
 
 
@@ -138,6 +174,7 @@ def index_page(files: Sequence[ProtoFile]) -> str:
     rest = [
         f"- [Shared types]({TYPES}): tasks, executions, steps, strategies and agent cards.",
         f"- [Errors]({ERRORS}): every reason, its codes on both wires, and what to do about it.",
+        f"- [The JSON result]({JSON}): the same result over JSON-RPC and HTTP.",
     ]
     introduction = [
         f"The proto package is `{PACKAGE}`. Its files stand in `proto/reasond/v1/`; `proto/reasond.binpb` is the same",

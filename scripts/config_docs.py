@@ -19,17 +19,9 @@ if TYPE_CHECKING:
 
 PATH = Path("docs") / "guides" / "configuration.md"
 EXAMPLE = Path("config.example.toml")
-# Tables that hold their values directly; the other tables hold them in a subtable.
-FLAT_TABLES = {"limits.weights", "llm.capabilities", "repair.commands", "repair.signs", "store.tenant_retention_s"}
-HEAD = ("key", "type", "default", "environment variable", "meaning")
-
-
-def environment_variable(doc: KeyDoc) -> str:
-    """Return the environment variable that overrides a key; each value of a table has its own variable."""
-    variable = "REASOND__" + doc.key.upper().replace(".", "__")
-    if doc.type_name != "table":
-        return variable
-    return f"{variable}__NAME" if doc.key in FLAT_TABLES else f"{variable}__NAME__KEY"
+# What a default in quotes, true or false, or a number says already.
+PLAIN_TYPES = {"text", "true or false", "whole number", "number", "choice"}
+HEAD = ("key", "default", "allowed", "meaning")
 
 
 def size(count: int) -> str:
@@ -42,13 +34,12 @@ def size(count: int) -> str:
 
 def key_row(doc: KeyDoc) -> list[str]:
     """Return the row of a key."""
-    kind = f"{doc.type_name}: {doc.range}" if doc.range else doc.type_name
+    allowed = doc.range if doc.type_name in PLAIN_TYPES else doc.type_name
     default = "none" if doc.type_name == "table" else f"`{format_toml_value(doc.default)}`"
     if doc.key.endswith("_bytes"):
-        bounds = "-".join(size(int(bound)) for bound in doc.range.split("-"))
-        kind, default = f"{kind} ({bounds})", f"{default} ({size(doc.default)})"
-    variable = f"`{environment_variable(doc)}`"
-    return [f"`{doc.key.rpartition('.')[2]}`", cell(kind), cell(default), variable, cell(doc.description)]
+        allowed = "-".join(size(int(bound)) for bound in doc.range.split("-"))
+        default = f"{default} ({size(doc.default)})"
+    return [f"`{doc.key.rpartition('.')[2]}`", cell(default), cell(allowed), cell(doc.description)]
 
 
 def make_tables(docs: Iterable[KeyDoc]) -> dict[str, list[str]]:

@@ -41,7 +41,7 @@ def meanings(files: Sequence[ProtoFile]) -> dict[str, str]:
 def error_row(reason: Reason, meaning: str) -> list[str]:
     """Return the row of one reason."""
     grpc_status = "none" if reason.name in JSONRPC_ONLY else f"`{reason.grpc_status}`"
-    text = "bare" if reason.is_bare else "full"
+    text = "bare" if reason.is_bare else ""
     return [f"`{reason.name}`", grpc_status, str(reason.jsonrpc_code), text, cell(meaning), cell(reason.remedy)]
 
 

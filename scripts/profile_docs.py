@@ -1,7 +1,7 @@
-"""Fill the tables of docs/guides/model-backends.md from the profiles in the code, evidence included.
+"""Fill the tables of docs/guides/model-backends.md from the profiles in the code.
 
 The guide's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
-`generic` (all fields and their default values) or `profiles` (every fact that differs from the defaults).
+`generic` (all fields and their default values) or `profiles` (what differs from the defaults).
 """
 
 from __future__ import annotations
@@ -51,16 +51,18 @@ def generic_rows() -> Iterator[list[str]]:
             yield [f"`{field.name}`", cell(shown), cell(MEANINGS[field.name])]
 
 
-def fact_rows() -> Iterator[list[str]]:
-    """Yield the profile, field, value and evidence of every fact that differs from `generic`."""
+def profile_rows() -> Iterator[list[str]]:
+    """Yield each profile with its facts that differ from `generic`."""
     for name, facts in PROFILES.items():
-        for field, fact in facts.items():
-            yield [f"`{name}`", f"`{field}`", cell(f"`{format_toml_value(fact.value)}`"), cell(fact.evidence)]
+        if not facts:
+            continue
+        told = ", ".join(f"`{field} = {format_toml_value(fact.value)}`" for field, fact in facts.items())
+        yield [f"`{name}`", cell(told)]
 
 
 def make_tables() -> dict[str, list[str]]:
     """Return the lines of both tables."""
     return {
         "generic": table(("capability", "in `generic`", "meaning"), list(generic_rows())),
-        "profiles": table(("profile", "capability", "value", "evidence"), list(fact_rows())),
+        "profiles": table(("profile", "what differs"), list(profile_rows())),
     }

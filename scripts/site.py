@@ -31,7 +31,7 @@ _LIST_IN_PARAGRAPH = re.compile(r"(?P<line>^(?!- |\d+\. |\s).+)\n(?=- |\d+\. )",
 _INNER_LIST = re.compile(r"^ {2,3}(?=- |\d+\. )", re.MULTILINE)
 _FENCE_FLAGS = re.compile(r"^(?P<fence>[ \t]*(?:`{3,}|~{3,})\w+)[ \t][^\n]*", re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_WORD = re.compile(r"\S*\w\S*")
+_WORD = re.compile(r"\S*[^\W\d_]\S*")
 Nav = list[dict[str, "str | Nav"]]
 
 
@@ -53,8 +53,8 @@ def unlink(page: Path, markdown: str) -> str:
 
 
 def count_words(markdown: str) -> int:
-    """Return how many words a reader of a page sees: what stands between blanks and has a letter or a digit."""
-    return len(_WORD.findall(_COMMENT.sub("", markdown)))
+    """Return how many words a page has: what stands between blanks and has a letter, outside blocks of code."""
+    return len(_WORD.findall(_COMMENT.sub("", FENCED.sub("", markdown))))
 
 
 def adapt(markdown: str) -> str:

@@ -1,16 +1,14 @@
-"""Fill the tables of docs/strategies/overview.md from the strategies in the code, so that neither can drift.
+"""Fill the table of docs/strategies/overview.md from the strategies in the code, so that neither can drift.
 
-The page's text is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`, where NAME is
-`costs` (each strategy's own statement of its model calls) or `parameters` (with defaults and ranges).
+The page's text is written by hand; the table, each strategy's own statement of its model calls, stands between
+`<!-- table: costs -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.cli.commands.strategies import describe_range
 from reasond_server.reasoning.registry import STRATEGIES
 from scripts.pages import ROOT, cell, table
 
@@ -39,22 +37,8 @@ def build_cost_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[li
         yield [name, kind, cell(f"`{strategy.cost_formula}`"), again]
 
 
-def build_parameter_rows(strategies: Sequence[ReasoningStrategy[Any]]) -> Iterator[list[str]]:
-    """Yield strategy, parameter, default, range and meaning of every parameter."""
-    for strategy in strategies:
-        schema = strategy.get_config_schema()
-        defaults = strategy.config_type().model_dump(mode="json")
-        for name, parameter in schema.get("properties", {}).items():
-            default = "" if defaults[name] is None else f"`{json.dumps(defaults[name])}`"
-            meaning = cell(str(parameter.get("description", "")))
-            yield [f"`{strategy.name}`", f"`{name}`", default, cell(describe_range(parameter, schema)), meaning]
-
-
 def make_tables(strategies: Sequence[ReasoningStrategy[Any]]) -> dict[str, list[str]]:
-    """Return the lines of the page's tables."""
+    """Return the lines of the page's table."""
     return {
         "costs": table(("strategy", "cost", "model calls", "replayable"), list(build_cost_rows(strategies))),
-        "parameters": table(
-            ("strategy", "parameter", "default", "range", "meaning"), list(build_parameter_rows(strategies))
-        ),
     }

@@ -26,7 +26,7 @@ from tests.contract.values import DETAILS, METRICS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "json-result.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "api" / "json.md"
 USAGE = Usage(input_tokens=1)
 STEPS = {
     "Thought": "`chain_of_thought`",
@@ -54,10 +54,11 @@ def keys_in(value: Any, path: str = "") -> Iterator[str]:
 
 
 def keys_on_page(heading: str) -> set[str]:
-    """Return the keys in the table below a heading."""
+    """Return the keys that are listed below a heading."""
     _, _, rest = PAGE.read_text("utf-8").partition(f"\n## {heading}\n")
     assert rest, f"{PAGE.name} has no section {heading}"
-    return set(re.findall(r"^\| `([^`]+)` \|", rest.partition("\n## ")[0], re.MULTILINE))
+    listed = rest.partition("\n## ")[0].partition("Keys: ")[2].partition("\n\n")[0]
+    return set(re.findall(r"`([^`]+)`", listed))
 
 
 def execute(server: Mapping[str, str], strategy: str) -> dict[str, Any]:
