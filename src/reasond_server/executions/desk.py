@@ -22,7 +22,7 @@ from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.store import ExecutionStore
@@ -296,6 +296,35 @@ class ExecutionDesk:
         if not execution.state.has_ended or (events and events[-1].sequence >= execution.last_sequence):
             return events
         return [*events, *await self.store.read(tenant, name, after=execution.last_sequence - 1)]
+
+    async def start_once(
+        self,
+        caller: Principal,
+        request_id: str,
+        digest: str,
+        *,
+        start: Callable[[], Awaitable[Execution]],
+        keep_running: bool = False,
+    ) -> Execution:
+        """Return the execution that the request id stands for, or the one that `start` starts; keep it if asked to.
+
+        Raises:
+            RequestIdReusedError: the request id stands for another request.
+            OverloadedError: another call with the request id takes too long.
+        """
+        ids = self.runner.request_ids
+        async with ids.take_turn(caller.tenant, request_id):
+            execution = await ids.find_known(caller.tenant, request_id, digest)
+            if execution is None:
+                execution = await start()
+            else:
+                # Another caller of the same tenant may have started it.
+                self.require_use(caller, execution)
+                link_rpc_to(self.runner.find_live(execution.execution_id))
+                note_concerned(execution.execution_id)
+            if keep_running:
+                await self.keep(execution)
+            return execution
 
     async def keep(self, execution: Execution) -> None:
         """Let the execution run without subscribers; nothing to do if its request asked for that already.

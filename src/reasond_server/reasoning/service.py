@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.access.permissions import require_strategy
 from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.mailbox import SilentSubscriber
-from reasond_server.executions.desk import link_rpc_to, note_concerned
+from reasond_server.executions.desk import note_concerned
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.reasoning.strategy_selection import Chooser
 from reasond_server.reasoning.strategy_work import Assignment
@@ -243,19 +243,10 @@ class ReasoningService:
         """Return the execution that the request id stands for, or start one."""
         check_task(task, request_id=options.request_id, history=self.policy.history)
         digest = digest_request(task) if options.request_id else ""
-        async with self.runner.request_ids.take_turn(caller.tenant, options.request_id):
-            known = await self.runner.request_ids.find_known(caller.tenant, options.request_id, digest)
-            if known is None:
-                execution = await self._start(caller, task, options, digest=digest)
-            else:
-                # Another caller of the same tenant may have started it.
-                require_strategy(caller, known.strategy)
-                link_rpc_to(self.runner.find_live(known.execution_id))
-                note_concerned(known.execution_id)
-                execution = known
-            if options.keep_running:
-                await self.desk.keep(execution)
-            return execution
+        start = partial(self._start, caller, task, options, digest=digest)
+        return await self.desk.start_once(
+            caller, options.request_id, digest, start=start, keep_running=options.keep_running
+        )
 
     async def _wait_for_result(self, execution: Execution) -> Result:
         """Follow an execution to its end, for a caller that may retry its request."""

@@ -297,14 +297,8 @@ class TurnService:
             schema = json.loads(start.answer_schema_json)
             await check_schema(schema, schemas=self._kind.schemas, tenant=caller.tenant)
         digest = digest_request(start) if request_id else ""
-        ids = self._runner.request_ids
-        async with ids.take_turn(caller.tenant, request_id):
-            known = await ids.find_known(caller.tenant, request_id, digest)
-            if known is None:
-                return await self._start(caller, start, request_id, digest)
-            link_rpc_to(self._runner.find_live(known.execution_id))
-            note_concerned(known.execution_id)
-            return known
+        start_it = partial(self._start, caller, start, request_id, digest)
+        return await self._desk.start_once(caller, request_id, digest, start=start_it)
 
     async def _start(self, caller: Principal, start: TurnStart, request_id: str, digest: str) -> Execution:
         """Start an execution once there is a place for it; its session must not change in between."""

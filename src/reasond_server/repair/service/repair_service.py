@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
-from reasond_server.executions.desk import link_rpc_to, note_concerned
+from reasond_server.executions.desk import note_concerned
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.repair.results.outcomes import MOST_RUNS
 from reasond_server.repair.service.assignments import RepairAssignment, resolve_parameters
@@ -358,18 +359,10 @@ class RepairService:
             limits = self._kind.workshop.environments[task.environment].limits
             require_covered_checks(task, parameters, most_cpu_s=limits.cpu_s)
         digest = _compute_digest(task) if options.request_id else ""
-        ids = self._runner.request_ids
-        async with ids.take_turn(caller.tenant, options.request_id):
-            known = await ids.find_known(caller.tenant, options.request_id, digest)
-            if known is None:
-                execution = await self._start(caller, task, parameters, options, digest)
-            else:
-                link_rpc_to(self._runner.find_live(known.execution_id))
-                note_concerned(known.execution_id)
-                execution = known
-            if options.keep_running:
-                await self._desk.keep(execution)
-            return execution
+        start = partial(self._start, caller, task, parameters, options, digest)
+        return await self._desk.start_once(
+            caller, options.request_id, digest, start=start, keep_running=options.keep_running
+        )
 
     async def _start(
         self, caller: Principal, task: RepairTask, parameters: RepairParameters, options: _RepairOptions, digest: str
