@@ -12,12 +12,13 @@ import sys
 from typing import Any
 
 import openai
+import openresponses_types
 from agents import Agent as OpenAiAgent
 from agents import Runner, function_tool
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
@@ -81,6 +82,29 @@ def run_openai(client: Any) -> None:
     tell("openai", errors=[error_of(responses.retrieve, response_id), error_of(responses.create, model="x", input="x")])
 
 
+def check_types(client: Any) -> None:
+    """Validate each event of streams by the types that are made from the specification."""
+    kinds = {
+        each.value: form
+        for form in map(openresponses_types.__dict__.get, dir(openresponses_types))
+        if getattr(form, "__name__", "").endswith("StreamingEvent")
+        for each in form.model_fields["type"].annotation
+    }
+    checked, wrong = set(), []
+    for asked in (
+        {"input": QUESTION, "include": ["reasoning.encrypted_content"], "metadata": {"run": "7"}},
+        {"input": QUESTION, "model": "reasond/direct"},
+        {"input": BY_TOOL, "tools": [ADD]},
+    ):
+        for event in client.responses.create(**{"model": "reasond", **asked}, stream=True):
+            try:
+                kinds[event.type].model_validate(event.to_dict())
+            except (KeyError, ValidationError) as error:
+                wrong.append(f"{event.type}: {error}")
+            checked.add(event.type)
+    tell("openresponses", checked=len(checked), wrong=wrong)
+
+
 def error_of(call: Any, *given: Any, **named: Any) -> list[Any]:
     try:
         call(*given, **named)
@@ -131,6 +155,7 @@ def main() -> None:
     base_url, token = sys.argv[1:]
     os.environ.update(OPENAI_BASE_URL=base_url, OPENAI_API_KEY=token, OPENAI_AGENTS_DISABLE_TRACING="1")
     run_openai(OpenAI(max_retries=0))
+    check_types(OpenAI(max_retries=0))
     run_langchain()
     asyncio.run(run_agents())
     asyncio.run(run_pydantic_ai())

@@ -31,6 +31,7 @@ async def test_the_clients_of_python_speak_responses(tmp_path: Path) -> None:
     assert own["is_whole"]
     assert (own["cancelled"], own["items"]) == ("completed", 1)
     assert own["errors"] == [[404, "EXECUTION_NOT_FOUND"], [400, "model_not_found"]]
+    assert (seen["openresponses"]["checked"], seen["openresponses"]["wrong"]) == (15, [])
     assert seen["langchain"] == {"by_tool": BY_TOOL, "streamed": "42", "parsed": 42}
     assert seen["openai-agents"] == {"by_tool": BY_TOOL, "streamed": BY_TOOL, "parsed": 42}
     # The model is shown the calls of the history, and answers them.
