@@ -24,6 +24,7 @@ from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,
     ANNOUNCEMENT,
     CONCLUSIONS,
+    EXAMPLE_ANSWER,
     EXPLANATIONS,
     HEADING,
     NEGATIONS,
@@ -44,6 +45,7 @@ _MARK = re.compile(
 # `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come.
 _TAGGED = re.compile(
     r"<(final_answer|finalanswer|final|result|ans|response)>\s*(?P<inner>.{1,2000}?)\s*</\1>"
+    r"|\[(?:final[_ ])?answer\]\s*(?P<square>.{1,2000}?)\s*\[/(?:final[_ ])?answer\]"
     r"|<answer>\s*(?P<last>.{1,2000}?)\s*(?:</?answer>\s*)?(?:(?:```|~~~)\s*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
@@ -74,6 +76,11 @@ _BOXED = re.compile(r"\\f?boxed ?\{")
 _BOLD = re.compile(r"(?:\*\*|__)([^*_]{1,200})(?:\*\*|__)")
 _CONCLUSION = re.compile(rf"[*_]{{0,3}}(?:{CONCLUSIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
 _NUMBER_IN_TEXT = re.compile(rf"(?<![\w.,/-])-?[$€£¥]? ?{DECIMAL}(?<![.,]) ?[%€]?(?![\w/-])(?![.,:]\d)")
+_POLITE_END = re.compile(
+    r"\n\s*(?:let me know|(?:i )?hope (?:this|that)|feel free|if you (?:have|need|would)|would you like)"
+    r"[^\n]{0,200}\s*\Z",
+    re.IGNORECASE,
+)
 _MAX_PLAIN_ANSWER: Final = 200
 
 
@@ -129,6 +136,8 @@ def strip_tags(text: str) -> str:
 
 def is_placeholder(answer: str) -> bool:
     """Return whether an answer only repeats what stands between the tags of a prompt."""
+    if EXAMPLE_ANSWER in answer:
+        return True
     if len(answer) > _MOST_VALUE:
         return False
     bare = answer.replace("&lt;", "<").strip(_EDGES)
@@ -142,7 +151,7 @@ def _list_marked(text: str) -> Iterator[str]:
         if mark.re is _BOXED:
             yield _read_boxed(text, mark.end())
         elif mark.re is _TAGGED:
-            yield mark["inner"] or mark["last"]
+            yield mark["inner"] or mark["square"] or mark["last"]
         elif not (mark[0].lstrip().casefold() == "a:" and _OPTIONS.search(text)) and not _NEGATED.match(
             text, mark.end()
         ):
@@ -214,6 +223,7 @@ def cut_sentence(line: str) -> str:
 
 def _read_conclusion(text: str) -> str:
     """Return what the last line of `text` concludes; empty if it could be read in two ways."""
+    text = _POLITE_END.sub("", text)
     line = text.rpartition("\n")[2].strip()
     if len(line) > _MOST_LINE or _FENCE_OR_DATA.search(text):
         return ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.answers import split_answer
 from reasond_server.context.replies import TagParser
 from reasond_server.context.tags import TagKind, restore
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 STEPS_FIRST: Final = (
     "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "
-    "answer alone between tags, a unit only if the question asks for one, for example: <answer>1234</answer>"
+    "answer alone between tags, a unit only if the question asks for one, for example: "
+    f"<answer>{EXAMPLE_ANSWER}</answer>"
 )
 """Asks for the steps first and for the answer at the end; it stands behind all texts.
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.vote_forms import read_number_words
 from reasond_server.dialects.score_marks import (
+    BOUNDS,
     LABELS,
     NOT_SCORES,
     OUT_OF,
@@ -47,11 +48,13 @@ _VALUE = (
 )
 _SCALE = r"(?:\s?\(\s?(?:\d{1,3}\s?(?:-|\u2013|to)\s?|out of |/|max\.? )(?P<scale>\d{1,3})\s?\))?"
 _LABELLED = re.compile(
-    rf"(?<![^\W_])(?P<total>(?:{WHOLE})[ -]?)?(?:{LABELS})(?![^\W_は]){_SCALE}[*_`\"'\s]{{0,4}}"
+    rf"(?<![^\W_])(?:(?P<total>(?:{WHOLE})[ -]?)?(?:{LABELS})|(?P<overall>overall))(?![^\W_は])"
+    rf"{_SCALE}[*_`\"'\s]{{0,4}}"
     rf"(?:[:=\uff1aは]|->|[-\u2013\u2014] )"
     rf"{_DRESSING}(?:{_VALUE}|(?P<word>[a-z'/]{{1,20}}))?",
     re.IGNORECASE,
 )
+_BOUND = re.compile(rf"(?<![^\W_])(?:{BOUNDS})\s?\Z", re.IGNORECASE)
 _VERDICT = re.compile(
     rf"(?<![^\W_])(?:{VERDICTS})[*_`\"'\s]{{0,4}}[:=\uff1a]{_DRESSING}(?P<words>[^\n.;,]{{1,60}})", re.IGNORECASE
 )
@@ -89,9 +92,9 @@ def read_score(text: str) -> float | None:
     None if there is no score, or where the judgement can be read in two ways.
     """
     text = text[-_MOST_CHARACTERS:]
-    labelled = list(_LABELLED.finditer(text))
+    labelled = [found for found in _LABELLED.finditer(text) if not _BOUND.search(text, 0, found.start())]
     if labelled:
-        totals = [found for found in labelled if found["total"]]
+        totals = [found for found in labelled if found["total"] or found["overall"]]
         return _find_only({_read_labelled(found) for found in totals or labelled})
     if verdicts := {_score_words(found["words"]) for found in _VERDICT.finditer(text)} - {None}:
         return _find_only(verdicts)

@@ -6,8 +6,9 @@ is" in many languages, and an explanation in the lines behind the answer. What h
 - Numbers: `1,000`, `1 000`, `1000.0`, `1e3`, `2000/2` and "one thousand" are one, and so are `-\frac{1}{2}`, `-1/2` and
   `-0.5`. A comma is a thousands separator between groups of three digits and a decimal sign where nothing else is
   possible (`1.234,5`; `2,5 kg`).
-- Units, by symbol or name (`5 hours` is `5 h`), are kept: `5 km` is neither `5` nor `5 m`. So are currencies except the
-  dollar, whose sign is LaTeX's too.
+- Units, by symbol or name (`5 hours` is `5 h`), are kept: `5 km` is neither `5` nor `5 m`, but it is `5000 m`, and
+  `1 h 30 min` is `90 min`. So are currencies except the dollar, whose sign is LaTeX's too.
+- An equation for x is its value: `x = 42` is `42`. Other names are kept.
 - Choices, dates and times: "(B) Paris" is `B`, "July 4, 1776" is `1776-07-04`, "3:30 PM" is `15:30`.
 - Lists, pairs and sets, item by item; only the order of a set does not matter. Of formulas, spaces and the order of the
   terms of a sum of monomials do not matter; nothing is calculated.
@@ -26,6 +27,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.formulas import spell_formula
+from reasond_server.context.quantities import convert_quantity, join_compound, spell_decimal
 from reasond_server.dialects.answer_marks import ANNOUNCEMENT, CHOICE_WORDS, EXPLANATIONS, HEADING, NEGATIONS
 from reasond_server.dialects.latex import read_latex
 from reasond_server.dialects.units import MONTHS, MULTIPLES, NUMBER_WORDS, PREFIX_CURRENCIES, UNIT_NAMES
@@ -202,6 +204,9 @@ _LISTED = re.compile(r" ?, ?(?=\S)(?!\d{3}(?!\d))| ?, (?=\S)| ,(?=\S)")
 _LAST_OF_LIST = re.compile(r",? (?:and|&) ")
 _BRACKETED = re.compile(r"([(\[{])(.*)([)\]}])")
 _THOUSANDS_OR_PAIR = re.compile(r",(?=\d{3}(?!\d))")
+_INFINITE = re.compile(r"([+-]|plus |minus |positive |negative )? ?(?:∞|infinity|infinite|unendlich|infini|infinito)")
+# The usual unknown; others may be what was asked for.
+_UNKNOWN = re.compile(r"^x ?[=∈] ?(?=[^=]+$)")
 _DECIDED = re.compile(r"(yes|no|true|false)\s*[.,;:!\u2013\u2014-]\s?[^\d]*", re.IGNORECASE)
 
 
@@ -231,7 +236,9 @@ def normalize_answer(answer: str) -> str:
 def find_value(text: str) -> str:
     """Return the form of `text` if it is a number, a quantity or the letter of a choice; empty if it is not."""
     form = normalize_answer(text)
-    is_value = _VALUE.fullmatch(form) or _QUANTITY.fullmatch(form) or re.fullmatch(r"[a-j]", form)
+    is_value = (
+        form in {"∞", "-∞"} or _VALUE.fullmatch(form) or _QUANTITY.fullmatch(form) or re.fullmatch(r"[a-j]", form)
+    )
     return form if is_value else ""
 
 
@@ -282,7 +289,7 @@ def _simplify(text: str, depth: int) -> str:
     folded = fold_case(_ACRONYM.sub(lambda found: found[0].replace(".", ""), text)).strip()
     factorial = _FACTORIAL.search(folded)
     whole = folded[: factorial.end()] if factorial else folded.rstrip(".!?;, ")
-    trimmed = whole or folded
+    trimmed = _UNKNOWN.sub("", whole or folded)
     if (decided := _DECIDED.fullmatch(trimmed)) is not None:
         return decided[1]
     return spell_value(trimmed) or _spell_list(trimmed, depth) or spell_formula(trimmed) or _spell_words(trimmed)
@@ -290,6 +297,8 @@ def _simplify(text: str, depth: int) -> str:
 
 def spell_value(text: str) -> str:
     """Return the canonical spelling of a number, a quantity, an amount, a day or a time; empty for any other text."""
+    if (infinite := _INFINITE.fullmatch(text)) is not None:
+        return "-∞" if infinite[1] in {"-", "minus ", "negative "} else "∞"
     return spell_date(text) or spell_time(text) or _spell_number(text) or _spell_quantity(text)
 
 
@@ -335,6 +344,7 @@ def _spell_plain(text: str, *, is_bare: bool) -> str:
 def _spell_quantity(text: str) -> str:
     """Return the canonical spelling of a number with a unit; empty for any other text."""
     text = _DECIMAL_COMMA.sub(r"\1.\2", _GROUPED.sub(lambda found: re.sub(r"[^\d]", "", found[0]), text))
+    text = join_compound(text)
     first, _, rest = text.partition(" ")
     if (spoken := read_number_words(first)) and rest:
         text = f"{spoken} {rest}"
@@ -348,7 +358,7 @@ def _spell_quantity(text: str) -> str:
         return ""
     value, unit = _spell(found), found["unit"].replace(" ", "")
     unit = UNIT_NAMES.get(unit, unit)
-    return f"{value} {unit}".strip() if value else ""
+    return convert_quantity(value, unit) if value else ""
 
 
 def _name_unit(name: str) -> str | None:
@@ -378,23 +388,7 @@ def _spell(found: re.Match[str], *, times: int = 1) -> str:
     if found["whole"] and Fraction(top) >= divisor:
         return ""
     value = (int(found["whole"] or 0) + Fraction(top) / divisor * Fraction(10) ** power) * times
-    return _spell_decimal(-value if found["sign"] == "-" else value)
-
-
-def _spell_decimal(value: Fraction) -> str:
-    """Return the decimal expansion if it is finite, else the reduced fraction."""
-    twos = fives = 0
-    rest = value.denominator
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    if rest != 1:
-        return f"{value.numerator}/{value.denominator}"
-    places = max(twos, fives)
-    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
-    sign = "-" if value < 0 else ""
-    return f"{sign}{digits[: len(digits) - places]}{'.' if places else ''}{digits[len(digits) - places :]}"
+    return spell_decimal(-value if found["sign"] == "-" else value)
 
 
 def _spell_list(text: str, depth: int) -> str:
@@ -486,4 +480,5 @@ def _list_symbols() -> dict[str, tuple[str, ...]]:
     symbols: dict[str, tuple[str, ...]] = {}
     for symbol in [prefix + unit for prefix in _PREFIXES for unit in _UNITS]:
         symbols[symbol.casefold()] = (*symbols.get(symbol.casefold(), ()), symbol)
-    return symbols
+    # Nobody answers in femtoteslas.
+    return symbols | {"ft": ("ft",)}

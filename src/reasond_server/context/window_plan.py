@@ -34,6 +34,7 @@ from reasond_server.context.carryover import (
 )
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.tags import neutralize
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
@@ -154,7 +155,8 @@ _LEFT_OUT = "\n[...]\n"
 UNREAD = "The text was not read to its end:"
 
 _RULES = (
-    " <notes> is all you kept. End with the answer, as in <answer>1234</answer>, or, to go on in a fresh window, with "
+    f" <notes> is all you kept. End with the answer, as in <answer>{EXAMPLE_ANSWER}</answer>, or, to go on in a fresh "
+    "window, with "
     "notes, as in "
 )
 _FIELDS = f"<continue>{NOTES_EXAMPLE}</continue>."

@@ -55,7 +55,7 @@ _DRESSING: Final = "[*_`]{0,3}"
 
 ANNOUNCEMENT: Final = (
     rf"(?:{_BEFORE}){{0,4}}(?:{_NOUNS})(?![^\W\u3040-\u9fff\uac00-\ud7a3]){_DRESSING}"
-    rf"(?:(?:{_BEHIND}){_DRESSING} ?[:=\uff1a]?|[ \t]?[:=\uff1a])"
+    rf"(?:(?:{_BEHIND}){_DRESSING} ?[:=\uff1a]?|[ \t]?(?:[:=\uff1a\u2192]|[-=]>))"
 )
 """An announcement with a verb, a colon or an equals sign; to be matched without regard to case."""
 
@@ -85,6 +85,9 @@ CHOICE_WORDS: Final = (
 
 NEGATIONS: Final = "not|isn't|nicht|keine|pas|no|não|non|не|不|ではない"
 """What stands behind an announcement that says what the answer is not."""
+
+EXAMPLE_ANSWER: Final = "739164"
+"""Stands between the answer tags of prompts as an example: weak models copy it, and hardly any answer has it."""
 
 _PLACEHOLDERS: Final = (
     "the final answer|final answer|your final answer|your answer|your answer here|the answer|answer|answer here|"

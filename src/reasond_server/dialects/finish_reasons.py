@@ -65,6 +65,10 @@ def read_finish(told: object) -> tuple[FinishKind, str] | None:
         return None
     if word in _KINDS:
         return _KINDS[word], ""
+    # "content_filter: PROHIBITED_CONTENT", as gateways join two vocabularies.
+    known = [_KINDS[part] for each in (word or "").split(":") if (part := each.strip("_")) in _KINDS]
+    if len(known) > 1:
+        return choose_worst(known), ""
     return FinishKind.LENGTH, (
         f"The model server ended the answer for the reason {show(told)}, which nobody here knows: the answer is taken "
         "for incomplete."

@@ -10,6 +10,8 @@ from typing import Any, Final
 _TRAILING_COMMA: Final = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 _BARE_NAME: Final = re.compile(r'("(?:[^"\\]|\\.)*")|(?<=[{,\s])([A-Za-z_]\w{0,63})(?=\s*:)')
 _FENCED: Final = re.compile(r"\s*(?:```|~~~)[a-z_]*\s*\n?(.*?)\s*(?:```|~~~)?\s*", re.DOTALL | re.IGNORECASE)
+# What templates leave behind an object: marks, closing brackets, the beginning of such a mark.
+_LEFT_BEHIND: Final = re.compile(r"[\s}\]]*(?:</?[\w|:/]{0,40}>?|<\|[^<>]{0,40}\|?>?|\[/?[A-Z_]{0,20}\]?)*\s*")
 _MAX_CHARACTERS: Final = 200_000
 _DECODER: Final = json.JSONDecoder(strict=False)
 
@@ -24,6 +26,12 @@ def read_object(text: str) -> dict[str, Any] | None:
     found = _read_value(text)
     if isinstance(found, str):
         found = _read_value(found)
+    if found is None and (scanned := scan_value(text, len(text) - len(text.lstrip()))):
+        # Sent twice, or with the end of a template behind it: vllm-project/vllm#51697, #51701.
+        found, end = scanned
+        rest = text[end:]
+        if not _LEFT_BEHIND.fullmatch(rest) and _read_value(rest) != found:
+            return None
     return found if isinstance(found, dict) else None
 
 

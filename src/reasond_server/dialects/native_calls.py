@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 # vllm-project/vllm#32587; the names that harmony, Gemini and Kimi put before and behind that of the tool.
 _PREFIX: Final = re.compile(r"(?:(?:functions|function|tools|default_api)[.:])+")
 _SUFFIX: Final = re.compile(r"(?:<[|\uff5c]|\s*\(|:\d+$|\s).*", re.DOTALL)
-_OWN_MEMBERS: Final = frozenset({"index", "id", "type", "function", "name", "arguments"})
+_OWN_MEMBERS: Final = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters", "input", "args"})
+# How Gemma 4 writes quotes (vllm-project/vllm#44522).
+_QUOTE: Final = '<|"|>'
+_ARGUMENTS: Final = ("arguments", "parameters", "input", "args")
 _NO_ARGUMENTS: Final = frozenset({"", "null", "none", '""'})
 
 
@@ -37,7 +40,7 @@ def clean_arguments(arguments: object) -> str:
         return "{}"
     if not isinstance(arguments, str):
         return json.dumps(arguments, ensure_ascii=False)
-    return arguments if _is_object(arguments) else _write(read_object(arguments), arguments)
+    return arguments if _is_object(arguments) else _write(read_object(arguments.replace(_QUOTE, '"')), arguments)
 
 
 def _write(found: dict[str, Any] | None, written: str) -> str:
@@ -102,7 +105,8 @@ class NativeCalls:
             return
         function = call.get("function")
         inner = function if isinstance(function, dict) else call
-        name, arguments, call_id = inner.get("name"), inner.get("arguments"), call.get("id")
+        name, call_id = inner.get("name"), call.get("id")
+        arguments = next((inner[each] for each in _ARGUMENTS if inner.get(each) is not None), None)
         index = call.get("index")
         opened = self._choose(index if isinstance(index, int) else position, call_id, name, arguments)
         if isinstance(call_id, str) and call_id:
@@ -170,6 +174,21 @@ def _keep_extra(kept: dict[str, Any], call: dict[str, Any], inner: dict[str, Any
     own = {name: told for name, told in inner.items() if name not in _OWN_MEMBERS and told is not None}
     if inner is not call and own:
         kept["function"] = kept.get("function", {}) | own
+
+
+def read_failed_call(error: object) -> dict[str, Any] | None:
+    """Return the choice that a report of a call means that the gateway could not read; None for any other report.
+
+    Groq shows what the model wrote: groq/groq-typescript#28, tashfeenahmed/freellmapi#291.
+    """
+    if not isinstance(error, dict) or error.get("code") != "tool_use_failed":
+        return None
+    written = error.get("failed_generation")
+    return {
+        "index": 0,
+        "delta": {"content": written if isinstance(written, str) else ""},
+        "finish_reason": "stop" if written else "tool_calls",
+    }
 
 
 def write_call(call: ToolCall) -> dict[str, Any]:

@@ -20,6 +20,9 @@ POINTS: Final = "分|点(?:です|でした)?|점(?:입니다)?|балл|бал�
 WHOLE: Final = "final|overall|total|gesamt|global|finale|totale|итоговая|общая|总|最终|総合|최종"
 """Words that mark one of several scores as that of the whole."""
 
+BOUNDS: Final = "max|max\\.|maximum|min|min\\.|minimum|possible|highest|lowest|best|maximale|máxima|最高|満点"
+"""Words before a label that make its number no score but a limit of the scale."""
+
 VERDICTS: Final = "verdict|judgement|judgment|assessment|evaluation|likelihood|urteil|вердикт|结论"
 """Words before a judgement in words."""
 

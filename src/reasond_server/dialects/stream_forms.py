@@ -28,9 +28,25 @@ def split_data(data: bytes) -> Sequence[bytes]:
     data = data.strip()
     while data.startswith(_DATA):
         data = data[len(_DATA) :].lstrip()
+    if b"\n" not in data and b"}{" in data and not _is_json(data):
+        return _split_values(data.decode(errors="replace"))
     if b"\n" not in data or _is_json(data):
         return (data,)
     return [part for line in data.split(b"\n") for part in split_data(line)]
+
+
+def _split_values(text: str) -> Sequence[bytes]:
+    """Return the chunks of data that has several without anything between them."""
+    found, place = [], 0
+    decoder = json.JSONDecoder()
+    while place < len(text):
+        try:
+            end = decoder.raw_decode(text, place)[1]
+        except (ValueError, RecursionError):
+            return (text.encode(),)
+        found.append(text[place:end].encode())
+        place = end
+    return found
 
 
 def split_body(body: bytes) -> Sequence[bytes]:

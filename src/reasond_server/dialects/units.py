@@ -6,7 +6,12 @@ facebookresearch/deepconf#15.
 
 from __future__ import annotations
 
-from typing import Final
+from fractions import Fraction
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _NAMES: Final = {
     "h": "hour hours hr hrs stunde stunden heure heures hora horas ora ore час часа часов 小时 時間 시간",
@@ -38,6 +43,7 @@ _NAMES: Final = {
     ),
     "mg": "milligram milligrams",
     "lb": "lbs",
+    "oz": "ounce ounces",
     "ton": "tons",
     "l": "liter liters litre litres",
     "ml": "milliliter milliliters millilitre millilitres",
@@ -72,6 +78,20 @@ UNIT_NAMES: Final = {
     name.replace("\u00a0", " "): symbol for symbol, names in _NAMES.items() for name in names.split(" ")
 }
 """The symbol of each name of a unit or currency, which is in small letters."""
+
+SCALES: Final[tuple[Mapping[str, Fraction], ...]] = tuple(
+    MappingProxyType({unit: Fraction(factor) for unit, factor in zip(units.split(), factors, strict=True)})
+    for units, factors in (
+        ("ms s min h day week", ("1/1000", 1, 60, 3600, 86_400, 604_800)),
+        ("month year", (1, 12)),
+        ("mm cm m km", ("1/1000", "1/100", 1, 1000)),
+        ("inch ft yard mile", (1, 12, 36, 63_360)),
+        ("mg g kg", ("1/1000", 1, 1000)),
+        ("oz lb", (1, 16)),
+        ("ml l", ("1/1000", 1)),
+    )
+)
+"""Units that are multiples of one another, each with how many of the scale's own unit it is."""
 
 PREFIX_CURRENCIES: Final = "US\\$|[$€£¥₹₽₩]|USD|EUR|GBP|INR|JPY|CNY|RUB|KRW"
 """What stands before an amount of money, as an expression."""

@@ -14,7 +14,7 @@ _MOST_READ: Final = 10**12
 _NUMBER: Final = re.compile(r"\s*\+?(\d{1,3}(?:,\d{3})+|\d{1,13})(?:\.\d{1,6})?\s*")
 
 # Where a chunk or a choice may hold its usage: the standard; Groq (vercel/ai#1651); Gemini; Anthropic's and Responses'
-# events passed through; Bedrock; llama.cpp, whose `timings` come without being asked for.
+# events passed through; Bedrock; Cohere; llama.cpp, whose `timings` come without being asked for.
 _PLACES: Final = (
     ("usage",),
     ("x_groq", "usage"),
@@ -24,6 +24,10 @@ _PLACES: Final = (
     ("response", "usage"),
     ("delta", "usage"),
     ("metadata", "usage"),
+    ("data", "usage"),
+    ("token_usage",),
+    ("usage", "tokens"),
+    ("meta", "tokens"),
     ("amazon-bedrock-invocationMetrics",),
     ("timings",),
 )
@@ -46,6 +50,7 @@ _REASONING: Final = ("reasoning_tokens", "thinking_tokens", "thoughtsTokenCount"
 _CACHED: Final = (
     *("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount"),
     *("cached_content_token_count", "cacheReadInputTokens", "cache_n", "input_cached_tokens", "cached_input_tokens"),
+    "num_cached_tokens",
 )
 # What Anthropic, Bedrock and llama.cpp count beside the tokens of the prompt, or within them.
 _PARTS: Final = (
@@ -72,12 +77,14 @@ class ReportedUsage:
 
 def find_usages(holder: Mapping[str, Any]) -> Iterator[object]:
     """Yield the reports in a chunk or a choice."""
+    if "prompt_eval_count" in holder:
+        # Ollama's own form has its figures beside the message.
+        yield holder
     for path in _PLACES:
         found: object = holder
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
-        if found is not None:
-            yield found
+        yield from found if isinstance(found, list) else () if found is None else (found,)
 
 
 def merge_reports(before: Mapping[str, Any], report: object) -> Mapping[str, Any]:
@@ -159,6 +166,9 @@ def _find_detail(report: Mapping[str, Any], places: Sequence[str], names: Sequen
 def _add_cache(report: Mapping[str, Any], name: str, prompt: int, output: int, total: int) -> int:
     """Return the tokens of the whole prompt, with the parts of it that were in the cache."""
     parts = sum(read_number(report.get(part)) for part in _PARTS)
+    if "cache_creation_input_tokens" not in report and isinstance(written := report.get("cache_creation"), dict):
+        # Anthropic's parts by the time that they are kept.
+        parts += sum(map(read_number, written.values()))
     if not parts:
         # DeepSeek tells both parts of the prompt.
         missed = read_number(report.get("prompt_cache_miss_tokens"))

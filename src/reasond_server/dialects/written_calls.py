@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 # Qwen-Agent, and the form of our own prompts.
 _MARK: Final = re.compile(
     r"<\|?(?:[a-z]{1,16}:)?tool_?calls?(?:_start|_section_begin|_begin)?\|?>|<TOOLCALL>|<\|?tools_prefix\|>"
-    r"|<(?:antml:)?function_calls?>|<start_function_call>|<function(?:=|\s+name=)|<(?:antml:)?invoke\s+name="
+    r"|<(?:antml:)?function_?calls?>|<start_function_call>|<function(?:=|\s+name=)|<(?:antml:)?invoke\s+name="
+    r"|<xai:function_call\s+name=\"|<\|function_call\|>|<\|plugin\|>|<\|message_sep\|>\s*function call"
     r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|START_ACTION\|>|<\|action_start\|>"
     r"|<[|\uff5c](?:tool[\u2581_ ]calls?[\u2581_ ]begin|DSML)[|\uff5c]"
     r"|(?:<\|start\|>assistant\s*)?(?:<\|channel\|>\s*(?:commentary|analysis)\s*|(?<=assistant )|^commentary\s*)?"
-    r"to=functions\."
-    r"|<execute_tool>|<tool_(?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
+    r"to=(?:functions\.|[\w.]{1,128}[^\n<]{0,20}<\|(?:message|constrain)\|>)"
+    r"|<execute_tool>|<tool[_-](?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
     r"|\u273fFUNCTION\u273f"
     r"|<action>(?=\s*(?:```\w*\s*)?\{)|<tools>(?=\s*[{\[])",
     re.IGNORECASE | re.MULTILINE,
@@ -36,14 +37,16 @@ _MARK: Final = re.compile(
 # A text that may become a call: nothing from there on is shown until the reply is whole.
 _MAY_BEGIN: Final = re.compile(
     r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
-    r"|^<[a-z_][\w.-]{0,64}>\s*$|^\[?[a-z_][\w.]{0,64}\("
+    r"|^<[a-z_][\w.-]{0,64}>\s*(?:$|\{)|^<[a-z_][\w.-]{0,64}\s\w{1,64}=|<use_tool\b|^@?[a-z_][\w.]{0,64}(?:\[A|\s?\{)"
+    r"|^\[?[a-z_][\w.]{0,64}\("
     r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
     r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
     re.IGNORECASE | re.MULTILINE,
 )
 _NAMED: Final = re.compile(
-    r"<(?P<tag>function|(?:[^<>\s]{0,12}[:\uff5c])?invoke)(?:=|\s+name=)[\"']?(?P<name>[\w.:-]{1,128})[\"']?\s*(?:>|(?=\{))"
-    r"(?P<body>.*?)(?:</?(?:function|(?:[^<>\s]{0,12}[:\uff5c])?invoke)>|\Z)",
+    r"<(?:function|(?:[^<>\s]{0,12}[:\uff5c])?(?:invoke|function_call))(?:=|\s+name=)[\"']?(?P<name>[\w.:-]{1,128})[\"']?"
+    r"\s*(?:>|(?=\{))(?P<body>.*?)"
+    r"(?P<end></?(?:function|(?:[^<>\s]{0,12}[:\uff5c])?(?:invoke|function_call))>|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 _PARAMETER: Final = re.compile(
@@ -57,13 +60,14 @@ _GLM_PAIR: Final = re.compile(
     r"<arg_key>\s*(.*?)\s*</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>))", re.DOTALL
 )
 _LAST_WORD: Final = re.compile(r"([A-Za-z_][\w.-]{0,127})(?::\d{1,4})?\W*$")
-_RECIPIENT: Final = re.compile(r"\bto=functions\.([A-Za-z_][\w.-]{0,127})")
+_RECIPIENT: Final = re.compile(r"\bto=(?:functions\.)?([A-Za-z_][\w.-]{0,127})")
 _TOKEN: Final = re.compile(
     r"\u273f[A-Z]{1,10}\u273f:?|<[|\uff5c][^<>]{0,40}[|\uff5c]>|</?[\w:]{1,30}>|```\w{0,12}|\bjson\b"
 )
 _BRACKETED: Final = re.compile(r"\[(?:TOOL_CALLS|ARGS)\]|\[CALL_ID\]\w{0,64}")
 # How FunctionGemma and Gemma 4 write quotes.
 _QUOTE: Final = re.compile(r"<escape>|<\|\"\|>")
+_REACT_CALL: Final = re.compile(r"\AAction:\s*", re.IGNORECASE)
 _REACT: Final = re.compile(r"^Action:\s*`?([\w.-]{1,128})`?\s*\n+Action Input:\s*(.*)", re.DOTALL | re.MULTILINE)
 _PYTHON_LINE: Final = re.compile(r"\[.*\]|[A-Za-z_][\w.]{0,127}\(.*\)", re.DOTALL)
 # As clients such as Cline teach it: the tool is the tag, its arguments are tags within (cline/cline#2202).
@@ -71,13 +75,22 @@ _TOOL_TAG: Final = re.compile(
     r"^<(?P<name>[A-Za-z_][\w.-]{0,127})>(?P<body>(?:\s*<([A-Za-z_]\w{0,63})>(?:(?!</\3>).)*</\3>)*)\s*</(?P=name)>\s*\Z",
     re.DOTALL | re.MULTILINE,
 )
+_ATTRIBUTES_TAG: Final = re.compile(
+    r"^<(?P<name>[A-Za-z_][\w.-]{0,127})(?P<body>(?:\s+\w{1,64}=\"[^\"]*\")+)\s*/>\s*\Z", re.MULTILINE
+)
+_ATTRIBUTE: Final = re.compile(r"(\w{1,64})=\"([^\"]*)\"")
 _TAGGED: Final = re.compile(r"<([A-Za-z_]\w{0,63})>(.*?)</\1>", re.DOTALL)
 _FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
+# What may stand between the name of a tool and its arguments, and behind them.
+_TAG_OF_ARGUMENTS: Final = re.compile(r"\b(?:ARGS|arguments|parameters|input|use_tool|with)\b:?", re.IGNORECASE)
+_AFTER_OBJECT: Final = re.compile(r"\s*(?:```|~~~)?\s*(?:</[\w.-]{1,64}>\s*)*[;.)\]]?\s*")
 _FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 _NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "params", "kwargs")
 _OPENING: Final = re.compile(r"[{\[]")
 _MAX_CALLS: Final = 64
+_MOST_OBJECTS: Final = 8
+_MOST_UNCLOSED: Final = 20_000
 
 
 @value
@@ -101,12 +114,17 @@ def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
     A form with a mark is a call, whatever it names. One without a mark (an object, a list, a Python call, all of the
     reply or in a fence at its end) is one if it names an offered tool. Marks within fences and quotes are text.
     """
+    if (fenced := _FENCE_AT_END.fullmatch(text)) and _MARK.match(fenced[2].lstrip()):
+        # All of the reply is one call in a fence.
+        text = fenced[2].strip()
     if marked := _find_mark(text):
         calls = _take(_read_marked(text[marked.start() :], tools), tools)
         return TextCalls(text=text[: marked.start()].rstrip(), calls=calls, is_unread=not calls)
-    if (tag := _TOOL_TAG.search(text)) and tag["name"] in tools:
+    for form, member in ((_TOOL_TAG, _TAGGED), (_ATTRIBUTES_TAG, _ATTRIBUTE)):
+        if not (tag := form.search(text)) or tag["name"] not in tools:
+            continue
         schema = tools[tag["name"]]
-        arguments = {name: _read_typed(value, name, schema) for name, value in _TAGGED.findall(tag["body"])}
+        arguments = {name: _read_typed(value, name, schema) for name, value in member.findall(tag["body"])}
         return TextCalls(text=text[: tag.start()].rstrip(), calls=_take(iter([(tag["name"], arguments)]), tools))
     for before, body, language in _list_unmarked(text):
         calls = _take(_read_unmarked(body, tools, is_code=language == "tool_code"), tools)
@@ -114,7 +132,38 @@ def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
             return TextCalls(text=before.rstrip(), calls=calls)
         if language in {"tool_call", "tool_code", "tool_calls"}:
             return TextCalls(text=before.rstrip(), is_unread=True)
+    return _read_named_object(text, tools)
+
+
+def _read_named_object(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
+    """Return the call in a reply that ends with the name of a tool and an object of its arguments.
+
+    antoinezambelli/forge#56; `[calculator]`, **`calculator`** or <calculator> above a fence, and the like. The object
+    must have what the tool requires, and nothing that it does not know.
+    """
+    for start in [found.start() for found in _OPENING.finditer(text) if found[0] == "{"][:_MOST_OBJECTS]:
+        told, end = scan_value(text, start) or (None, 0)
+        if not isinstance(told, dict) or not told:
+            continue
+        before = text[:start]
+        word = _LAST_WORD.search(_TAG_OF_ARGUMENTS.sub(" ", _TOKEN.sub(_keep_name, before)))
+        schema = tools.get(word[1]) if word else None
+        if word is None or schema is None or not _AFTER_OBJECT.fullmatch(text, end):
+            return None
+        required = schema.get("required")
+        if (
+            told.keys() - _list_properties(schema).keys()
+            or set(required if isinstance(required, list) else ()) - told.keys()
+        ):
+            return None
+        lines = before[: before.rfind(word[1])].rpartition("\n")[0]
+        return TextCalls(text=lines.rstrip(), calls=_take(iter([(word[1], told)]), tools))
     return None
+
+
+def _keep_name(found: re.Match[str]) -> str:
+    """Return what takes the place of a token: the name in a tag, which may be that of a tool."""
+    return f" {found[0].strip('<>/')} " if found[0].startswith("<") and found[0][1:2].isalpha() else " "
 
 
 def _find_mark(text: str) -> re.Match[str] | None:
@@ -132,10 +181,11 @@ def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:
         yield text[: fenced.start()], fenced[2].strip(), fenced[1].lower()
     if react := _REACT.search(text):
         yield text[: react.start()], json.dumps({"name": react[1], "arguments": _read_input(react[2])}), ""
-    last = text.rstrip().rpartition("\n")
-    is_inner = last[0].count("{") > last[0].count("}")
-    if last[0] and not is_inner and (last[2].lstrip().startswith("{") or _PYTHON_LINE.fullmatch(last[2].strip())):
-        yield last[0], last[2].strip(), ""
+    before, _, last = text.rstrip().rpartition("\n")
+    last = _REACT_CALL.sub("", last.strip())
+    is_inner = before.count("{") > before.count("}")
+    if before and not is_inner and (last.startswith("{") or _PYTHON_LINE.fullmatch(last)):
+        yield before, last, ""
 
 
 def _read_input(text: str) -> Any:  # noqa: ANN401 - any JSON
@@ -177,7 +227,9 @@ def _read_marked(region: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, 
     """Yield the names and arguments in a text that begins with a mark."""
     if named := list(_NAMED.finditer(region)):
         for found in named:
-            yield found["name"], _read_parameters(found["body"], tools.get(clean_name(found["name"])))
+            # Closed with its call, a parameter needs no end of its own (ollama/ollama#18563).
+            body = found["body"] + ("</parameter>" if found["end"] else "")
+            yield found["name"], _read_parameters(body, tools.get(clean_name(found["name"])))
     elif glm := list(_GLM.finditer(region)):
         for found in glm:
             schema = tools.get(clean_name(found[1]))
@@ -196,7 +248,7 @@ def _read_parameters(body: str, schema: Json | None) -> Any:  # noqa: ANN401 - a
         return [body]
     if pairs:
         return {name: _read_typed(text, name, schema) for name, text in pairs}
-    start = body.find("{")
+    body, start = body.removesuffix("</parameter>"), body.find("{")
     return {} if not body.strip() else read_object(body[start : body.rfind("}") + 1]) if start >= 0 else body.strip()
 
 
@@ -215,14 +267,17 @@ def _read_typed(text: str, name: str, schema: Json | None) -> Any:  # noqa: ANN4
 
 def _read_values(region: str) -> Iterator[tuple[str, Any]]:
     """Yield the calls in the JSON values of a text; an object without a name has that of the word before it."""
-    region, place = _QUOTE.sub('"', _BRACKETED.sub(" ", region)), 0
-    while found := _OPENING.search(region, place):
+    region, place, failed = _QUOTE.sub('"', _BRACKETED.sub(" ", region)), 0, 0
+    # Each bracket that nothing closes is looked for up to the end of the text.
+    while failed < _MAX_CALLS and (found := _OPENING.search(region, place)):
         scanned = scan_value(region, found.start())
+        if scanned is None and failed < _MOST_OBJECTS:
+            scanned = _close_value(region, found.start())
         if scanned is None:
             if found[0] == "{":
                 # What stands within an object that is not whole is an argument, whatever it looks like.
                 return
-            place = found.end()
+            place, failed = found.end(), failed + 1
             continue
         told, end = scanned
         gap = _TOKEN.sub(" ", region[place : found.start()])
@@ -230,10 +285,18 @@ def _read_values(region: str) -> Iterator[tuple[str, Any]]:
         addressed = _RECIPIENT.findall(region, place, found.start())
         if addressed and isinstance(told, dict):
             calls = [(addressed[-1], told)]
-        elif not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)):
+        elif not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)) and word[1] not in _ARGUMENTS:
             calls = [(word[1], told)]
         yield from calls
         place = end
+
+
+def _close_value(region: str, start: int) -> tuple[Any, int] | None:
+    """Return an object that lacks its last brackets before the end of its mark (vllm-project/vllm#25028)."""
+    end = region.find("</", start)
+    endings = ("}", "}}") if 0 < end - start < _MOST_UNCLOSED else ()
+    found = (read_object(region[start:end].rstrip() + missing) for missing in endings)
+    return next(((told, end) for told in found if told is not None), None)
 
 
 def _read_calls(told: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
@@ -247,9 +310,9 @@ def _read_calls(told: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any J
     if isinstance(told.get("tool_calls"), list):
         yield from _read_calls(told["tool_calls"])
         return
-    inner = told.get("function")
-    if isinstance(inner, dict):
-        told = inner
+    for key in ("function", "function_call", "tool_call", "tool_use"):
+        if isinstance(inner := told.get(key), dict):
+            told = {**told, **inner, key: None}
     name = next((told[key] for key in _NAMES if isinstance(told.get(key), str)), None)
     key = next((key for key in _ARGUMENTS if key in told), None)
     if name is not None and (key is not None or told.keys() <= {*_NAMES, "id", "type"}):
@@ -261,7 +324,7 @@ def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> It
         place = 0
         calls: list[tuple[str, Any]] = []
         while scanned := scan_value(body, place):
-            calls += _read_calls(scanned[0])
+            calls += list(_read_calls(scanned[0])) or _read_keyed(scanned[0], tools)
             place = scanned[1]
             place += len(body[place:]) - len(body[place:].lstrip(" \t\r\n;,"))
         # Anything else in it is no call.
@@ -270,6 +333,12 @@ def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> It
             return
     if is_code or _PYTHON_LINE.fullmatch(body):
         yield from _read_python(body, tools)
+
+
+def _read_keyed(told: Any, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
+    """Yield the call in an object whose one member is called as a tool: `{"calculator": {"expression": "8*9"}}`."""
+    if isinstance(told, dict) and len(told) == 1 and isinstance(next(iter(told.values())), dict):
+        yield from ((name, given) for name, given in told.items() if name in tools)
 
 
 def _read_python(text: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
@@ -294,6 +363,10 @@ def _read_python_call(call: ast.Call, tools: Mapping[str, Json]) -> Iterator[tup
     names = list(_list_properties(tools.get(clean_name(name))))
     try:
         given = {names[at]: ast.literal_eval(one) for at, one in enumerate(call.args)}
+        only = next(iter(given.values()), None)
+        if len(given) == 1 and isinstance(only, dict) and not only.keys() - set(names):
+            # All arguments as one object: `calculator({"expression": "8*9"})`.
+            given = only
         given |= {one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg}
         json.dumps(given)
     except (ValueError, IndexError, TypeError):

@@ -192,6 +192,9 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             "json_schema": Fact(
                 value=SchemaLevel.NONE, evidence="Anthropic documentation (api/openai-sdk): response_format is ignored"
             ),
+            "several_system_messages": Fact(
+                value=False, evidence="Anthropic documentation (api/openai-sdk): all are moved to the beginning"
+            ),
         },
         "xai": {
             "max_stops": Fact(
@@ -234,6 +237,8 @@ _FAMILIES = (
     (re.compile(r"(o[134]|gpt-[5-9])([-.:]|$)"), "openai-reasoning"),
     (re.compile(r"(gpt-4|gpt-3\.5|chatgpt)"), "openai"),
     (re.compile(r"deepseek-reasoner([-.:]|$)"), "deepseek-thinking"),
+    # Documentation (guides/thinking_mode): these think unless they are told not to.
+    (re.compile(r"deepseek-(?:v[4-9]-)?(?:flash|pro)([-.:]|$)"), "deepseek-thinking"),
     (re.compile(r"deepseek-chat([-.:]|$)"), "deepseek"),
 )
 # Names of hosts, or their endings (".…"). For local hosts, `_PORTS` has ports that only one program uses.

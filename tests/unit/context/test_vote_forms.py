@@ -101,7 +101,8 @@ def test_the_form_of_a_form_is_itself(text: str) -> None:
         ("(B)", "b"),
         ("b)", "b"),
         ("1,2 ,3", "1, 2, 3"),
-        ("x = 5", "x = 5"),
+        ("x = 5", "5"),
+        ("y = 5", "y = 5"),
         ("", ""),
         (" . ", "."),
         ("1,5", "1, 5"),
@@ -169,6 +170,6 @@ def test_numbers_quantities_and_choices_are_values(text: str) -> None:
     assert find_value(text)
 
 
-@pytest.mark.parametrize("text", ["Paris", "1, 2", "So 42", "x = 5", "", "Step 3", "and 5 or 6"])
+@pytest.mark.parametrize("text", ["Paris", "1, 2", "So 42", "y = 5", "", "Step 3", "and 5 or 6"])
 def test_other_answers_are_no_values(text: str) -> None:
     assert not find_value(text)

@@ -136,7 +136,7 @@ class AnswerReader:
                 if event.name == b"error":
                     raise UpstreamReportError(parse_json(event.data))  # noqa: TRY301 - stored in `fault` until all earlier events are returned
                 # The fast path: nearly all data is one line.
-                if event.data[:1] == b"{" and b"\n" not in event.data:
+                if event.data[:1] == b"{" and b"\n" not in event.data and b"}{" not in event.data:
                     found.extend(self._decoder.feed(event.data))
                 else:
                     self._take_lines(event.data, found)

@@ -13,7 +13,7 @@ from reasond_server.dialects.finish_reasons import (
     read_finish,
 )
 from reasond_server.dialects.logprob_forms import read_logprobs
-from reasond_server.dialects.native_calls import NativeCalls, write_call
+from reasond_server.dialects.native_calls import NativeCalls, read_failed_call, write_call
 from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
 from reasond_server.dialects.stream_forms import is_error_report
 from reasond_server.dialects.usage_forms import find_usages, merge_reports, read_report
@@ -106,7 +106,9 @@ class ChatDecoder:
 
     def _read_chunk(self, chunk: dict[str, Any], pieces: list[_Piece]) -> None:
         choices = chunk.get("choices")
-        if chunk.get("error") or (not choices and is_error_report(chunk)):
+        if (failed := read_failed_call(chunk.get("error"))) is not None:
+            choices = [failed]
+        elif chunk.get("error") or (not choices and is_error_report(chunk)):
             raise UpstreamReportError(chunk)
         for report in find_usages(chunk):
             self._report = merge_reports(self._report, report)
@@ -142,6 +144,8 @@ class ChatDecoder:
 
     def _read_choice(self, choice: dict[str, Any], pieces: list[_Piece]) -> None:
         """Add the pieces of one choice. Not a generator, like `_read_delta`, because both run for every token."""
+        if choice.get("error"):
+            raise UpstreamReportError(choice)
         if choice.get("usage") is not None:
             self._report = merge_reports(self._report, choice["usage"])
         if (told := choice.get("logprobs")) is not None:
@@ -170,14 +174,17 @@ class ChatDecoder:
             self._is_refusal = True
             pieces.append(Text(text=refusal))
         calls = delta.get("tool_calls")
-        if isinstance(calls, list):
-            for position, call in enumerate(calls):
+        if calls:
+            for position, call in enumerate(calls if isinstance(calls, list) else [calls]):
                 self._calls.add(call, position)
         if isinstance(called := delta.get("function_call"), dict):
             self._calls.add(called, 0)
 
     def _read_content(self, content: object, pieces: list[_Piece], *, is_thought: bool) -> None:
-        for piece in read_content(content):
+        for position, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, dict) and part.get("type") == "tool_use":
+                self._calls.add(part, position)
+        for piece in read_content(f"{content}" if isinstance(content, int | float) else content):
             self._content_characters += len(piece.text)
             if piece.is_reasoning or is_thought:
                 thought = _THOUGHT_TAG.sub("", piece.text) if is_thought else piece.text

@@ -39,7 +39,10 @@ ONCE = 1
 _MAX_REASONABLE_STATUS = 599
 
 _CONTEXT_CODES = ("context_length_exceeded", "exceed_context_size", "context_window", "string_above_max_length")
-_FILTER_CODES = ("content_filter", "content_policy", "responsibleaipolicyviolation", "moderation")
+_FILTER_CODES = (
+    *("content_filter", "content_policy", "responsibleaipolicyviolation", "moderation"),
+    *("data_inspection_failed", "datainspectionfailed", "sensitive", "1301"),
+)
 _QUOTA_CODES = ("insufficient_quota", "billing", "insufficient_balance", "quota_exceeded", "credits")
 _RATE_CODES = ("rate_limit", "ratelimit", "too_many_requests", "tokens_per_min", "requests_per_min")
 _ACCESS_CODES = ("invalid_api_key", "authentication", "permission", "unauthorized")

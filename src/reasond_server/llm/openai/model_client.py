@@ -257,6 +257,11 @@ async def read_beginning(response: httpx2.Response) -> bytes:
     return bytes(body[:_MAX_REFUSAL_BYTES])
 
 
+def build_response(refused: ErrorStatusError) -> httpx2.Response:
+    """Return an answer with the body of a refused one."""
+    return httpx2.Response(200, headers={"content-type": "application/json"}, content=refused.body)
+
+
 async def close_response(response: httpx2.Response) -> None:
     """Close an answer; its connection ends at once if the server is still writing, or reads no more of the request."""
     with suppress(Exception):  # nothing that fails here has a meaning for the caller

@@ -138,6 +138,9 @@ class OpenAITransport:
             try:
                 return await self._client.post(path, content, keeps=keeps)
             except self._http.ErrorStatusError as refused:
+                if b'"tool_use_failed"' in refused.body:
+                    # The model has written a call, which the gateway could not read: that is an answer.
+                    return self._http.build_response(refused)
                 wait_s = read_retry_after_s(refused.headers, now=self._now)
                 raise faults.classify_status(
                     self._options, status=refused.status, body=refused.body, retry_after_s=wait_s

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, write_tools
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 _TASK: Final = "Think step by step first. "
-_EXAMPLE: Final = "for example: <answer>1234</answer>"
+_EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
 _ANSWER: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
 _TOOLS: Final = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "

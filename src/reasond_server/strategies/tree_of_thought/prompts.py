@@ -18,6 +18,7 @@ from pydantic import Field
 from reasond_server.context.fences import FENCE_TOKENS, fence
 from reasond_server.context.sections import SYSTEM, fence_task
 from reasond_server.context.tags import neutralize
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
@@ -77,11 +78,11 @@ class TreeOfThoughtConfig(StrategyConfig):
 _PROPOSE = (
     "Propose {count} different thoughts that go on from here, each one step closer to the answer and each "
     "understandable without the others. Begin each on a line of its own with its mark: {marks}. Where a thought "
-    "completes the solution, end it with the answer between tags, such as <answer>1234</answer>."
+    f"completes the solution, end it with the answer between tags, such as <answer>{EXAMPLE_ANSWER}</answer>."
 )
 _PROPOSE_ONE = (
     "Write the one thought that goes on from here, a step closer to the answer. If it completes the solution, end it "
-    "with the answer between tags, such as <answer>1234</answer>."
+    f"with the answer between tags, such as <answer>{EXAMPLE_ANSWER}</answer>."
 )
 _LAST = " No further step is possible: every thought must end with <answer>."
 _JUDGE = (
@@ -96,7 +97,7 @@ _COMPARE = (
 )
 _ANSWER = (
     "Using the notes, work out what is left to do, step by step. Only then end with the final answer to the question "
-    "alone between tags, for example: <answer>1234</answer>"
+    f"alone between tags, for example: <answer>{EXAMPLE_ANSWER}</answer>"
 )
 _CLIPPED = "…"
 
