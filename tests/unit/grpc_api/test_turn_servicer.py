@@ -10,8 +10,8 @@ from google.protobuf import json_format
 
 from reasond.v1 import turn_service_pb2 as pb
 from reasond.v1 import turns_pb2
+from reasond.v1.execution_pb2 import EXECUTION_STATE_SUSPENDED, ExecutionCursor
 from reasond.v1.execution_pb2 import Budget as BudgetMessage
-from reasond.v1.execution_pb2 import ExecutionCursor
 from reasond.v1.strategies_pb2 import ToolResult as ToolResultMessage
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
@@ -138,7 +138,8 @@ async def test_the_rpcs_about_one_turn_ask_the_core_and_answer() -> None:
         stub, md = served.turns, AUTHORIZED
         got = await stub.GetTurn(pb.GetTurnRequest(turn_id="turn-1"), metadata=md)
         page = await stub.ListTurns(
-            pb.ListTurnsRequest(session_id="s", state=5, page_size=2, page_token="p"), metadata=md
+            pb.ListTurnsRequest(session_id="s", state=EXECUTION_STATE_SUSPENDED, page_size=2, page_token="p"),
+            metadata=md,
         )
         cancelled = await stub.CancelTurn(pb.CancelTurnRequest(turn_id="turn-1"), metadata=md)
         await stub.DeleteTurn(pb.DeleteTurnRequest(turn_id="turn-1"), metadata=md)

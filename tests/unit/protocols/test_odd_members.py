@@ -64,7 +64,7 @@ RESPONSES_BODY: Final = {
     "stream_options": {"include_obfuscation": False},
     "reasond": OWN,
 }
-ODD: Final = (5, "odd", ["odd", []], {"odd": []})
+ODD: Final[tuple[Any, ...]] = (5, "odd", ["odd", []], {"odd": []})
 
 
 def list_odd(body: Any, *place: str | int) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -21,7 +21,9 @@ def answer(request: ChatRequest) -> str:
     return "<answer>four</answer>" if "last passage" in str(request.messages) else "<continue>Key Findings: a mill."
 
 
-async def ask(model: FunctionModel, *, material: str = MATERIAL, **options: Any) -> tuple[reasond.Reasoning, Any]:
+async def ask(
+    model: FunctionModel | ScriptedModel, *, material: str = MATERIAL, **options: Any
+) -> tuple[reasond.Reasoning, Any]:
     async with (
         running_server(model=model) as server,
         reasond.AsyncClient(server.grpc, token=server.token) as client,
@@ -108,8 +110,7 @@ async def test_a_server_that_refuses_a_later_window_gets_smaller_ones_and_the_wh
 async def test_a_window_that_repeats_itself_is_ended_early(piece: str, chunk: int) -> None:
     loop = ("The wheels are four. " + piece * 50_000)[:60_000]
     pieces = [loop[at : at + chunk] for at in range(0, len(loop), chunk)]
-    replies = [Reply(text=loop, pieces=pieces), "<answer>four</answer>", "<answer>four</answer>"]
-    model = ScriptedModel(replies)
+    model = ScriptedModel([Reply(text=loop, pieces=pieces), "<answer>four</answer>", "<answer>four</answer>"])
     result, _ = await ask(model, material="", config={"chunk_size": 32_768, "carryover_mode": "tail"})
     assert result.answer == "four"
     assert result.metrics.usage.output_tokens < 10_000
