@@ -190,14 +190,18 @@ def _close(
         return CloseCall(call=one, state=LedgerState.UNKNOWN, kind="outcome_unknown", message="")
     if one.state is not LedgerState.EXPECTED:
         return None
+    calls = list(progress.replies[-1].calls)
+    place = calls.index(one)
+    # Those before it that are open are made first, whether here, at the client or after an approval.
+    made = progress.made_calls + sum(each.state is LedgerState.EXPECTED for each in calls[:place])
     refused = ""
     if culprit is not None:
         refused = f"the call {culprit.call.call_id} ended the turn"
     elif one.is_approved is False:
         refused = f"a person refused the call: {one.refusal or 'no reason was given'}"
-    elif list(progress.replies[-1].calls).index(one) >= policy.max_calls_per_reply:
+    elif place >= policy.max_calls_per_reply:
         refused = f"a reply may have {policy.max_calls_per_reply} calls"
-    elif one.is_approved is None and progress.made_calls >= policy.max_tool_calls:
+    elif one.is_approved is None and made >= policy.max_tool_calls:
         refused = f"the turn has made all of its {policy.max_tool_calls} tool calls; answer from what you know"
     elif tools.is_clients(one.call.name):
         refused = tools.find_mistakes(one.call)

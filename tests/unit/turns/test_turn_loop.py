@@ -19,7 +19,7 @@ from reasond_server.errors.turns import (
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply
 from reasond_server.turns.policy import Mode, OnToolFailure, TurnPolicy
-from reasond_server.types import FinishReason, ToolCall, ToolResult
+from reasond_server.types import Budget, FinishReason, ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextBlock,
@@ -520,3 +520,28 @@ async def test_the_log_tells_which_calls_of_tools_ran_at_the_same_time(*, may_ru
     assert len(steps) == 6
     for step in steps:
         assert step.is_concurrent is (may_run_together and step.call_id in {"c1", "c2"})
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3])
+@pytest.mark.parametrize("by_request", [False, True])
+@pytest.mark.parametrize(
+    "names", [("note",) * 4, ("open_file",) * 4, ("ask",) * 4, ("ask", "open_file", "note", "note")]
+)
+async def test_no_more_tools_are_called_than_a_turn_may_wherever_they_run(
+    *, most: int, by_request: bool, names: tuple[str, ...]
+) -> None:
+    note, ask = Note(is_idempotent=True), Note(name="ask")
+    arguments = {"open_file": {"path": "a"}}
+    asked = ask_tools(*((name, arguments.get(name, {"text": str(number)})) for number, name in enumerate(names)))
+    policy = TurnPolicy(tool_parallelism=4, needs_approval=("ask",), max_tool_calls=9 if by_request else most)
+    budget = Budget(max_tool_calls=most if by_request else None)
+    server = serve_in_memory([asked, "Enough."], tools=[note, ask], policy=policy)
+
+    view = await server.run(TurnStart(message="Go", client_tools=[client_tool()], budget=budget))
+    handed = () if view.turn.handoff is None else view.turn.handoff.calls
+    if view.turn.handoff is not None:
+        view = await server.run(settle(view.turn.turn_id, view.turn.handoff))
+
+    assert list(states_of(view).values()) == [LedgerState.SUCCEEDED] * most + [LedgerState.NOT_RUN] * (4 - most)
+    at_client = sum(one.kind is CallKind.EXECUTE for one in handed)
+    assert len(note.calls) + len(ask.calls) + at_client == most
