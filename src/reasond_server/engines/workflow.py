@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError, FailureError
 
 from reasond_server.engines.packing import ActivityReply, ActivityRequest, number_batch, pack, pack_batch, unpack
 from reasond_server.errors.base import InternalError, ReasondError
@@ -115,7 +116,20 @@ class RepairWorkflow:
         """Work out the RepairOrder `packed`, and hand its events on batch by batch.
 
         `queue` begins the names of the queues.
+
+        Raises:
+            ApplicationError: the order cannot be read, or its events not be handed on. That ends the workflow; what is
+                raised otherwise lets the cluster try again for ever.
         """
+        try:
+            await self._work(packed, queue)
+        except FailureError:
+            raise
+        except Exception as error:
+            workflow.logger.exception("a workflow failed")
+            raise ApplicationError("the repair cannot be worked out", non_retryable=True) from error
+
+    async def _work(self, packed: bytes, queue: str) -> None:
         order = unpack(RepairOrder, packed)
         assignment = read_assignment(order.assignment)
         activities = WorkflowActivities(packed, queue, assignment)

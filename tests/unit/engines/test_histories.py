@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
@@ -38,7 +39,10 @@ class KeptPayloads:
 
 async def replay(path: Path) -> None:
     """Replay a history; raise an error if the workflow would do anything else today."""
-    row = json.loads(gzip.decompress(await asyncio.to_thread(path.read_bytes)))
+    await replay_row(json.loads(gzip.decompress(await asyncio.to_thread(path.read_bytes))))
+
+
+async def replay_row(row: Mapping[str, Any]) -> None:
     payloads: Any = KeptPayloads(row["payloads"])
     replayer = Replayer(
         workflows=[workflow.RepairWorkflow],
@@ -63,6 +67,17 @@ async def test_a_workflow_that_does_something_else_is_noticed(monkeypatch: pytes
     monkeypatch.setattr(workflow, "VALIDATE", "somethingElse")
     with pytest.raises(NondeterminismError):
         await replay(HISTORIES[0])
+
+
+async def test_a_workflow_that_cannot_read_its_order_ends_instead_of_being_tried_for_ever() -> None:
+    row = json.loads(gzip.decompress(await asyncio.to_thread(HISTORIES[0].read_bytes)))
+    given = row["history"]["events"][0]["workflowExecutionStartedEventAttributes"]["input"]["payloads"]
+    order = Payload(metadata={"encoding": b"binary/plain"}, data=b"of another version").SerializeToString()
+    name = json.loads(base64.b64decode(given[0]["data"]))["name"]
+    row["payloads"][name] = base64.b64encode(order).decode()
+    # It ends, which the history does not know.
+    with pytest.raises(NondeterminismError, match="Fail workflow"):
+        await replay_row(row)
 
 
 def test_names_that_clusters_store_never_change() -> None:
