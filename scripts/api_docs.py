@@ -107,15 +107,6 @@ def message_lines(message: Message, where: Mapping[str, str]) -> Iterator[str]:
     yield ""
 
 
-def card_lines(file: ProtoFile) -> Iterator[str]:
-    """Yield the messages of agent cards, each in one row."""
-    rows = [
-        [f"`{message.name}`", ", ".join(f"`{field.name}`" for field in message.fields)] for message in file.messages
-    ]
-    rows += [[f"`{enum.name}`", ", ".join(f"`{value.name}`" for value in enum.values)] for enum in file.enums]
-    yield from (*table(["message", "fields"], rows), "")
-
-
 def enum_lines(enum: Enum) -> Iterator[str]:
     """Yield the section of an enum."""
     yield from (f"### {enum.name}", "", cell(enum.comment), "")
@@ -161,7 +152,7 @@ def types_page(files: Sequence[ProtoFile], where: Mapping[str, str]) -> str:
     lines = [*READING.splitlines(), ""]
     # Types that every caller uses come first; the agent card is long and follows a format of another project.
     for file in sorted(files, key=lambda one: (one.name == CARD_FILE, one.name)):
-        types = card_lines(file) if file.name == CARD_FILE else types_of(file, where)
+        types = () if file.name == CARD_FILE else types_of(file, where)
         lines += [f"## {file.name}.proto", "", cell(file.comment), "", *types]
     return page("Shared types", "proto/reasond/v1/", lines[:-1])
 
