@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.async_api import expect
 
-from reasond_server.testing import running_server
-from tests.console.scripted_server import HOSTILE, REPAIR, TURN, call
+from reasond_server.testing import FunctionModel, Reply, running_server
+from tests.console.scripted_server import HOSTILE, REPAIR, TURN, begin, call
 from tests.console.showing import examine, show, show_run, watched_page
 
 if TYPE_CHECKING:
@@ -79,6 +80,27 @@ async def test_the_text_that_is_being_written_is_large_and_a_stopped_run_keeps_i
         await page.get_by_role("button", name="Stop").click()
         await expect(page.locator(".title .badge")).to_have_text("■ cancelled")
         await expect(page.get_by_label("Written until then")).to_contain_text("First half")
+        await expect(writing).to_have_count(0)
+
+
+async def test_what_the_model_writes_now_stands_there_until_its_step_comes(browser: Browser) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    replies = iter(
+        (
+            Reply(pieces=("1. Count the posts.",), hold=first, hold_after=0),
+            Reply(pieces=("Twelve posts, ", "so 42. <answer>42</answer>"), hold=second, hold_after=1),
+        )
+    )
+    model = FunctionModel(lambda _: next(replies), name="slow")
+    async with running_server(model=model) as slow, watched_page(browser, slow) as page:
+        execution_id = await begin(slow, query="How many posts?", strategy="plan_and_solve")
+        await page.goto(f"{slow.console}#/run/{execution_id}")
+        writing = page.locator(".writing p")
+        await expect(writing).to_have_text("At work …")
+        first.set()
+        await expect(writing).to_have_text("Twelve posts, ")
+        second.set()
+        await expect(page.get_by_label("Answer").first).to_have_text("42")
         await expect(writing).to_have_count(0)
 
 
