@@ -80,7 +80,7 @@ UNIT_NAMES: Final = {
 """The symbol of each name of a unit or currency, which is in small letters."""
 
 SCALES: Final[tuple[Mapping[str, Fraction], ...]] = tuple(
-    MappingProxyType({unit: Fraction(factor) for unit, factor in zip(units.split(), factors, strict=True)})
+    MappingProxyType({unit: Fraction(str(factor)) for unit, factor in zip(units.split(), factors, strict=True)})
     for units, factors in (
         ("ms s min h day week", ("1/1000", 1, 60, 3600, 86_400, 604_800)),
         ("month year", (1, 12)),

@@ -310,9 +310,9 @@ def _read_calls(told: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any J
     if isinstance(told.get("tool_calls"), list):
         yield from _read_calls(told["tool_calls"])
         return
-    for key in ("function", "function_call", "tool_call", "tool_use"):
-        if isinstance(inner := told.get(key), dict):
-            told = {**told, **inner, key: None}
+    for member in ("function", "function_call", "tool_call", "tool_use"):
+        if isinstance(inner := told.get(member), dict):
+            told = {**told, **inner, member: None}
     name = next((told[key] for key in _NAMES if isinstance(told.get(key), str)), None)
     key = next((key for key in _ARGUMENTS if key in told), None)
     if name is not None and (key is not None or told.keys() <= {*_NAMES, "id", "type"}):
