@@ -7,11 +7,13 @@ import json
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
 from reasond_server.errors.base import ReasondError, Violation, show
+from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import AnswerInvalidError, ContextExhaustedError, ModelError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import HandoffExpiredError
@@ -31,6 +33,7 @@ from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller, Tur
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step, keep_draft
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.summaries import Summariser
+from reasond_server.turns.tool_votes import ToolVotes
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.turns.turn_views import report_context
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
     from reasond_server.base.clock import Clock
     from reasond_server.context.answer_schemas import SchemaCompiler
     from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
+    from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import TurnObserver
@@ -85,6 +89,7 @@ _TOO_LARGE: Final = (
 class TurnLoop:
     """Works on one turn in one life of its execution.
 
+    `records` are those of earlier lives; replies are recorded if it `keeps_replies`.
     `nonce` marks the fences of its prompts, `history` are the ended turns of its session, `providers` have taken in all
     events of the log, `backends` are the models that modes may name.
 
@@ -102,6 +107,8 @@ class TurnLoop:
     nonce: str
     clock: Clock
     schemas: SchemaCompiler
+    records: Sequence[Record] = ()
+    keeps_replies: bool = True
     observer: TurnObserver = UNOBSERVED
 
     def __post_init__(self) -> None:
@@ -111,6 +118,8 @@ class TurnLoop:
         seed = None if start is None else start.seed
         asked = None if start is None else start.temperature
         temperature = self.policy.temperature if asked is None else asked
+        # Replies at temperature 0, or with one seed, are all the same.
+        self._samples = self.policy.samples if temperature and seed is None else 1
         self._caller = ModelCaller(self.run, backends=self.backends, temperature=temperature, seed=seed)
         self._summariser = Summariser(caller=self._caller, policy=self.policy, nonce=self.nonce, clock=self.clock)
         self.is_draft = False
@@ -180,8 +189,11 @@ class TurnLoop:
             return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
+        votes = ToolVotes(index=index, samples=self._samples if offered and not _must_answer(step) else 1)
+        if votes.samples > 1:
+            votes.restore(self.records)
         try:
-            reply = await self._ask(step, model, context, offered, room)
+            reply = await self._ask(step, model, context, offered, room, votes=votes)
         except ContextExhaustedError as error:
             shown = sum(item.tokens for item in context.report.items)
             if not self._narrow(model, error, before=shown + room) or _has_draft(step):
@@ -195,7 +207,7 @@ class TurnLoop:
                 goal=step.goal,
                 mode=self.progress.mode,
                 model=model.name,
-                usage=model.usage - before,
+                usage=model.usage - before + votes.usage,
                 elapsed_s=self.clock.monotonic() - since_s,
                 text=reply.text,
                 thinking=reply.thinking,
@@ -212,11 +224,19 @@ class TurnLoop:
         self._report_call(index, step.goal, context, calls)
 
     async def _ask(
-        self, step: CallModel, model: ChatModel, context: ReasoningContext, offered: Sequence[ToolSpec], room: int
+        self,
+        step: CallModel,
+        model: MeteredModel,
+        context: ReasoningContext,
+        offered: Sequence[ToolSpec],
+        room: int,
+        *,
+        votes: ToolVotes,
     ) -> TurnReply:
-        """Return the model's reply to `context`, of at most `room` tokens."""
+        """Return the model's reply to `context`, of at most `room` tokens; of several, the one that wins the votes."""
         schema = self._find_enforced(model) if step.problems else None
-        return await self._caller.ask(
+        ask = partial(
+            self._caller.ask,
             context.messages,
             # Servers that enforce a schema take no tools beside it, and no history of theirs needs the list.
             tools=() if schema else offered,
@@ -227,6 +247,21 @@ class TurnLoop:
             tool_choice=step.tool_choice,
             json_schema=schema,
         )
+        if votes.samples == 1:
+            return await ask()
+        while not votes.is_settled:
+            before = model.usage
+            try:
+                reply = await ask(is_published=False)
+            except (ModelError, TokenBudgetExhaustedError):
+                if not votes.replies:
+                    raise
+                break
+            record = votes.add(reply, model.usage - before)
+            if self.keeps_replies:
+                self.run.log.record(record, usage=self.run.accounts.usage)
+        self.run.subscribers.publish(votes.index, votes.winner.text)
+        return votes.winner
 
     @property
     def shows_answer(self) -> bool:
@@ -491,6 +526,11 @@ class TurnLoop:
     def _act(self) -> AbstractContextManager[Any]:
         """Mark tool calls as in progress: a process that loses its store lets them end, as they cannot be undone."""
         return nullcontext() if self.run.journal is None else self.run.journal.act()
+
+
+def _must_answer(step: CallModel) -> bool:
+    """Return whether the reply to the call has no calls of tools, so that there is nothing to vote on."""
+    return step.is_last or step.goal is not ContextGoal.PLANNING or step.tool_choice == "none"
 
 
 def _has_draft(step: CallModel) -> bool:

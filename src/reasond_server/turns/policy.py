@@ -161,6 +161,14 @@ class TurnPolicy(PolicySection):
         int, Field(ge=64, le=32_768, description="Most tokens that the model may write in one call.")
     ] = 4096
     temperature: Annotated[float, Field(ge=0, le=2, description="Sampling temperature of the model.")] = 0.7
+    samples: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=16,
+            description="Most replies to each prompt with tools; the calls that most of them make are taken.",
+        ),
+    ] = 1
     needs_approval: Annotated[
         tuple[ToolName, ...],
         Field(

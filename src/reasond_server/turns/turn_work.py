@@ -28,6 +28,7 @@ from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED
 from reasond_server.turns.providers import ProviderStates
+from reasond_server.turns.tool_votes import is_sample
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.turns.turn_views import name_exit, report_wait
 from reasond_server.types import (
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import ExecutionStore, Recovery
+    from reasond_server.eventlog.store import ExecutionStore, Record, Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
@@ -139,6 +140,7 @@ class TurnKind:
             work.apply_event(logged.event)
         work.steps.count = work.progress.model_calls
         work.most_usage = _read_reservation(recovery, work.progress.model_calls)
+        work.records = recovery.records
         if recovery.was_suspended:
             report_wait(self.observer, recovery, now=self._clock.now())
         return work
@@ -205,6 +207,7 @@ class TurnWork:
         progress: how far the turn has come.
         providers: the states of the context providers.
         most_usage: what the turn may have spent if the reply of a model call was lost; nothing if none was.
+        records: those of earlier lives.
     """
 
     assignment: TurnAssignment
@@ -228,6 +231,7 @@ class TurnWork:
         self.metrics = None
         self.progress = TurnProgress()
         self.most_usage = NOTHING
+        self.records: Sequence[Record] = ()
         self._loop: TurnLoop | None = None
 
     @property
@@ -291,6 +295,8 @@ class TurnWork:
             clock=self.clock,
             observer=self.observer,
             schemas=self.schemas,
+            records=self.records,
+            keeps_replies=self.records_content,
         )
         await self._loop.run_to_exit()
 
@@ -398,6 +404,8 @@ def _read_reservation(recovery: Recovery, reply_count: int) -> Usage:
     """Return what may have been spent with the model call after the last reply; nothing if none was begun."""
     found = NOTHING
     for record in recovery.records:
+        if is_sample(record, reply_count):
+            found = NOTHING
         if record.key == f"{RESERVED}::{reply_count}":
             with suppress(ValueError, KeyError, TypeError):
                 row = json.loads(record.body)
