@@ -46,6 +46,7 @@ def policy_by_chance(chance: random.Random, *, retention_s: float) -> TurnPolicy
         max_model_calls=chance.choice((3, 50, 50)),
         max_tool_calls=chance.choice((3, 50, 50)),
         tool_parallelism=chance.choice((1, 1, 4)),
+        samples=chance.choice((1, 1, 3)),
         on_tool_failure=chance.choice((OnToolFailure.STOP, OnToolFailure.TELL)),
         on_unknown_outcome=chance.choice((OnUnknownOutcome.FAIL, OnUnknownOutcome.ASK)),
         handoff_ttl_s=chance.choice((15.0, 60.0, 120.0)),
