@@ -37,7 +37,7 @@ from reasond_server.turns.tool_votes import ToolVotes
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.turns.turn_views import report_context
-from reasond_server.types import FinishReason, ToolResult
+from reasond_server.types import NOTHING, FinishReason, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextGoal,
@@ -189,9 +189,7 @@ class TurnLoop:
             return
         self.is_draft = not step.is_last and self._may_be_rewritten(context)
         since_s, before = self.clock.monotonic(), model.usage
-        votes = ToolVotes(index=index, samples=self._samples if offered and not _must_answer(step) else 1)
-        if votes.samples > 1:
-            votes.restore(self.records)
+        votes = self._open_vote(step, index) if offered else None
         try:
             reply = await self._ask(step, model, context, offered, room, votes=votes)
         except ContextExhaustedError as error:
@@ -207,7 +205,7 @@ class TurnLoop:
                 goal=step.goal,
                 mode=self.progress.mode,
                 model=model.name,
-                usage=model.usage - before + votes.usage,
+                usage=model.usage - before + (NOTHING if votes is None else votes.usage),
                 elapsed_s=self.clock.monotonic() - since_s,
                 text=reply.text,
                 thinking=reply.thinking,
@@ -231,7 +229,7 @@ class TurnLoop:
         offered: Sequence[ToolSpec],
         room: int,
         *,
-        votes: ToolVotes,
+        votes: ToolVotes | None,
     ) -> TurnReply:
         """Return the model's reply to `context`, of at most `room` tokens; of several, the one that wins the votes."""
         schema = self._find_enforced(model) if step.problems else None
@@ -247,7 +245,7 @@ class TurnLoop:
             tool_choice=step.tool_choice,
             json_schema=schema,
         )
-        if votes.samples == 1:
+        if votes is None:
             return await ask()
         while not votes.is_settled:
             before = model.usage
@@ -272,6 +270,14 @@ class TurnLoop:
     def settle_draft(self, text: str, thinking: str) -> int:
         """Return the edition of a reply (`AnswerPlace`)."""
         return self.run.subscribers.draft.settle(text, thinking) if self.shows_answer else -1
+
+    def _open_vote(self, step: CallModel, index: int) -> ToolVotes | None:
+        """Return the vote on the calls of a reply, with what earlier lives have got; None if one reply is enough."""
+        if self._samples == 1 or _must_answer(step):
+            return None
+        votes = ToolVotes(turn_id=self.run.identity.execution_id, index=index, samples=self._samples)
+        votes.restore(self.records)
+        return votes
 
     def _report_call(self, index: int, goal: ContextGoal, context: ReasoningContext, calls: Sequence[ToolCall]) -> None:
         self.run.trace.note_step({"reasond.step.index": index})

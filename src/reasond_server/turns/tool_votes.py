@@ -21,19 +21,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SAMPLE: Final = "sample"
-"""The beginning of the key of a record: a reply to the model call with the first number that follows."""
+"""The beginning of the key of a record: a reply of the turn that follows, to its model call with the number behind it.
+
+A repeated request takes over the records of a turn that was cancelled, whose prompts were others.
+"""
 
 _ANSWER: Final = "answer"
 
 
 @dataclass(kw_only=True)
 class ToolVotes:
-    """The replies so far to the model call `index`, of at most `samples`.
+    """The replies so far to the model call `index` of the turn `turn_id`, of at most `samples`.
 
     Attributes:
         usage: what the `replies` of earlier lives of the turn have spent.
     """
 
+    turn_id: str
     index: int
     samples: int
     replies: list[TurnReply] = field(default_factory=list)
@@ -58,21 +62,21 @@ class ToolVotes:
         """Take a reply that has `spent` tokens, and return its record: a later life does not ask for it again."""
         self.replies.append(reply)
         row = {"v": 1, "reply": asdict(reply), "spent": asdict(spent)}
-        return Record(key=f"{SAMPLE}::{self.index}::{len(self.replies)}", body=json.dumps(row))
+        return Record(key=f"{SAMPLE}::{self.turn_id}::{self.index}::{len(self.replies)}", body=json.dumps(row))
 
     def restore(self, records: Iterable[Record]) -> None:
         """Take the replies to this call that `records` of earlier lives have."""
         for record in records:
-            if is_sample(record, self.index) and len(self.replies) < self.samples:
+            if is_sample(record, self.turn_id, self.index) and len(self.replies) < self.samples:
                 row = json.loads(record.body)
                 calls = tuple(ToolCall(**call) for call in row["reply"]["calls"])
                 self.replies.append(TurnReply(**{**row["reply"], "calls": calls}))
                 self.usage += Usage(**{**row["spent"], "source": UsageSource(row["spent"]["source"])})
 
 
-def is_sample(record: Record, index: int) -> bool:
-    """Return whether `record` is that of a reply to the model call `index`."""
-    return record.key.startswith(f"{SAMPLE}::{index}::")
+def is_sample(record: Record, turn_id: str, index: int) -> bool:
+    """Return whether `record` is that of a reply to the model call `index` of the turn."""
+    return record.key.startswith(f"{SAMPLE}::{turn_id}::{index}::")
 
 
 def spell_step(reply: TurnReply) -> str:

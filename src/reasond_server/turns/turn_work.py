@@ -404,7 +404,7 @@ def _read_reservation(recovery: Recovery, reply_count: int) -> Usage:
     """Return what may have been spent with the model call after the last reply; nothing if none was begun."""
     found = NOTHING
     for record in recovery.records:
-        if is_sample(record, reply_count):
+        if is_sample(record, recovery.execution.execution_id, reply_count):
             found = NOTHING
         if record.key == f"{RESERVED}::{reply_count}":
             with suppress(ValueError, KeyError, TypeError):
