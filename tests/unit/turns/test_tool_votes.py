@@ -32,7 +32,7 @@ async def steps_of(server: TurnServer, turn_id: str) -> list[ModelCallStep]:
 
 async def test_the_calls_that_most_replies_make_are_taken_and_every_reply_is_counted() -> None:
     tool = Note()
-    replies = [note("b"), note("a"), "Done.", note("a"), note("a")]
+    replies: list[str | Reply] = [note("b"), note("a"), "Done.", note("a"), note("a")]
     server = serve_in_memory([*replies, "Done.", "Done.", "All done."], tools=[tool], policy=VOTING)
     view = await server.run(TurnStart(message="Go"))
     assert view.result is not None
