@@ -79,7 +79,8 @@ def build_argument_check(schema: Json) -> Callable[[Json], Sequence[Violation]]:
 
     @cache
     def build() -> Callable[[object], Sequence[Violation]]:
-        # Not before the first call: a server may list many tools with large schemas.
+        # Not before the first call: a server may list many tools with large schemas. Not in a thread: compiling takes
+        # some 20 ms, in which it holds the interpreter.
         try:
             return build_validator(schema, max_steps=_MAX_STEPS)
         except SchemaUnusableError:

@@ -48,13 +48,13 @@ def find_shown(step: ModelCallStep) -> list[Rendering]:
 
 
 async def test_results_that_the_model_has_not_seen_are_shown_as_previews_in_a_small_window() -> None:
-    asked = ask_tools(*(("rows", {"text": f"list{at}"}) for at in range(5)))
+    asked = ask_tools(*(("rows", {"text": f"list{at}"}) for at in range(8)))
     server = serve_in_memory([asked, "Done.", "Done."], tools=[Rows(name="rows")], context_window=SMALL)
 
     view = await server.run(TurnStart(message="Which rows are there?"))
 
     plans = [one for one in await read_steps(server, view.turn.turn_id) if one.goal is ContextGoal.PLANNING]
-    assert find_shown(plans[-1]) == 5 * [Rendering.PREVIEW]
+    assert find_shown(plans[-1]) == 8 * [Rendering.PREVIEW]
 
 
 async def test_the_trace_tells_the_tokens_of_what_is_shown_and_not_of_what_was() -> None:
