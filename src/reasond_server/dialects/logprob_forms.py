@@ -40,5 +40,6 @@ def _is_token(one: object) -> bool:
 def _read(one: dict[str, Any]) -> float:
     """Return a log probability as a number from -9999 to 0."""
     told = one.get("logprob")
-    is_number = isinstance(told, int | float) and not isinstance(told, bool) and not math.isnan(told)
-    return min(0.0, max(_LEAST, float(told))) if is_number else _LEAST
+    if isinstance(told, bool) or not isinstance(told, int | float) or math.isnan(told):
+        return _LEAST
+    return min(0.0, max(_LEAST, float(told)))
