@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from reasond_server.cli.options import Environ, command
-from reasond_server.cli.outcome import CommandError, ExitCode, usage_error
+from reasond_server.cli.outcome import ExitCode, usage_error
 from reasond_server.cli.terminal import write
 from reasond_server.types.values import value
 
@@ -23,9 +23,6 @@ _TOKEN: Final = "REASOND_TOKEN"  # noqa: S105 - the name of a variable, no passw
 # Nothing that a shell, TOML or JSON would read otherwise.
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}")
-_UNSERVED: Final = (
-    "Claude Code speaks Messages alone, which this server does not serve: it has Chat Completions and Responses"
-)
 
 
 @value
@@ -37,9 +34,9 @@ class ClientSetup:
     after: str = ""
 
 
-@command(app, "install", short_help="Print what Codex, Cline, Open WebUI or VS Code need to use a server.")
+@command(app, "install", short_help="Print what Codex, Claude Code, Cline, Open WebUI or VS Code need to use a server.")
 def _install(
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="codex, cline, openwebui, vscode or claude.")],
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help="codex, claude, cline, openwebui or vscode.")],
     *,
     url: Annotated[
         str, typer.Option(metavar="URL", help="Address of the server's HTTP listener.")
@@ -58,12 +55,8 @@ def install(client: str, *, url: str, model: str, home: Path | None, environ: Ma
     """Print what `client` needs, or write its file below `home`.
 
     Raises:
-        CommandError: there is no such client, it cannot use this server, or its file exists.
+        CommandError: there is no such client, or its file exists.
     """
-    if client == "claude":
-        raise CommandError(
-            _UNSERVED, remedy="Put a gateway that translates Messages in between.", code=ExitCode.BAD_REQUEST
-        )
     if client not in _CLIENTS:
         raise usage_error(f"{client[:80]!r} is no client that is known here", f"One of {', '.join(_CLIENTS)}.")
     if not _ADDRESS.fullmatch(url):
@@ -111,6 +104,18 @@ env_key = "{_TOKEN}"
 wire_api = "responses"
 """
     return ClientSetup(text=text, file=".codex/config.toml", after="Then: codex")
+
+
+def _set_up_claude(base_url: str, model: str) -> ClientSetup:
+    """Return the variables of Claude Code, which speaks Messages alone; its small calls ask the model as it is."""
+    text = f"""\
+export ANTHROPIC_BASE_URL={base_url.removesuffix("/v1")}
+export ANTHROPIC_AUTH_TOKEN="${_TOKEN}"
+export ANTHROPIC_MODEL={model}
+export ANTHROPIC_DEFAULT_HAIKU_MODEL=reasond/direct
+export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
+"""
+    return ClientSetup(text=text, after="Then: claude")
 
 
 def _set_up_cline(base_url: str, model: str) -> ClientSetup:
@@ -164,6 +169,7 @@ def _set_up_vs_code(base_url: str, model: str) -> ClientSetup:
 
 _CLIENTS: Final[Mapping[str, Callable[[str, str], ClientSetup]]] = {
     "codex": _set_up_codex,
+    "claude": _set_up_claude,
     "cline": _set_up_cline,
     "openwebui": _set_up_open_webui,
     "vscode": _set_up_vs_code,

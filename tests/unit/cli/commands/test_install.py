@@ -52,6 +52,15 @@ def test_open_webui_gets_variables_that_a_shell_reads(capsys: pytest.CaptureFixt
     assert words[1::2] == [f"OPENAI_API_BASE_URL={URL}/v1", "OPENAI_API_KEY=$REASOND_TOKEN", "DEFAULT_MODELS=reasond"]
 
 
+def test_claude_gets_variables_with_the_address_before_v1(capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(read_printed(capsys, "claude", url=f"{URL}/v1", model="careful").partition("\nThen:")[0])
+    assert words[1::2][:3] == [
+        f"ANTHROPIC_BASE_URL={URL}",
+        "ANTHROPIC_AUTH_TOKEN=$REASOND_TOKEN",
+        "ANTHROPIC_MODEL=careful",
+    ]
+
+
 def test_cline_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     out = read_printed(capsys, "cline")
     assert f"Base URL      {URL}/v1" in out
@@ -73,8 +82,8 @@ def test_a_file_is_written_once_and_never_over_another(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("client", "url", "model", "named"),
     [
-        ("nobody", URL, "m", "codex, cline"),
-        ("claude", URL, "m", "Messages"),
+        ("nobody", URL, "m", "codex, claude"),
+        ("claude", "http://a;id", "m", "--url"),
         ("codex", "127.0.0.1:8001", "m", "--url"),
         ("codex", "ftp://a", "m", "--url"),
         ("codex", f"{URL}?token=x", "m", "--url"),
