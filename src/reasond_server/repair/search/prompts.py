@@ -160,6 +160,10 @@ _JUDGE: Final = (
     "You judge plans. Score each plan from 0 to 10: does it meet every requirement, in an order that works, without "
     "steps that nobody needs? Answer with one line for all plans and nothing else, such as: 1: 7, 2: 3"
 )
+_COPY: Final = (
+    "Name the faulty lines, then write the blocks that repair them. What stands above ======= is copied from the files "
+    "above, not from the example."
+)
 _UNREAD: Final = "An earlier reply could not be used, for this reason:"
 _REFLECT: Final = (
     "Reflect on these issues: first say in one or two sentences why the previous candidate failed, then generate an "
@@ -206,16 +210,17 @@ class RepairPrompts:
         parts = [*self._write_task(), build_cot_prompt(self.report, 1)]
         if self.evidence:
             parts.append(f"{_EVIDENCE}\n{self._fence('observation', self.evidence)}")
-        parts.append(write_edit_format(_write_line(self.files.example)))
         if notes:
             parts.append(f"{_NOTES}\n{self._fence('observation', notes)}")
         if previous is not None:
             parts.append(self._write_previous(previous, _REFLECT))
         if unread:
             parts.append(f"{_UNREAD}\n{self._fence('observation', unread)}")
-        parts.append(f"Attempt {number}")
+        parts.append(f"{_COPY}\n\nAttempt {number}")
         tools = f"\n{ACTION_RULE}{write_tools(bound_specs(LOOK_UPS))}" if may_look_up else ""
-        system = f"{_FIXER}\n{FENCE_RULE.strip()}{tools}"
+        # Behind the files its example was copied as the repair, 4 of 4 times by a model of 1.5 billion parameters.
+        form = write_edit_format(_write_line(self.files.example)).strip()
+        system = f"{_FIXER}\n{FENCE_RULE.strip()}\n\n{form}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 
     def write_plan(self, number: int, previous: PreviousCandidate | None = None) -> Sequence[Message]:

@@ -49,7 +49,7 @@ def test_cot_prompt_construction() -> None:
 def test_a_prompt_holds_files_task_evidence_and_ends_with_its_attempt() -> None:
     system, user = PROMPTS.write_generation(7)
     assert system.role is Role.SYSTEM
-    assert write_edit_format("src/users.js") in user.content
+    assert write_edit_format("src/users.js").strip() in system.content
     places = [user.content.index(part) for part in ("File src/users.js:", "README.md", "Mend the look-up", "test_user")]
     assert places == sorted(places)
     assert user.content.endswith("\n\nAttempt 7")
