@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import Message
 
 _REPAIRER: Final = "who repairs code"
-_FORMAT: Final = "Write each change as a block"
+_REQUEST: Final = "Name the faulty lines"
 _ATTEMPT: Final = re.compile(r"Attempt (\d{1,6})")
 _HEADING: Final = re.compile(r"File (.+\.py):")
 _TAG: Final = re.compile(r"<(material|observation|question)( [a-z]{1,64})?>")
@@ -112,7 +112,7 @@ def read_sources(text: str) -> tuple[Mapping[str, str], str]:
     rest: list[str] = []
     lines = text.split("\n")
     place = 0
-    while place < len(lines) and lines[place] != _PREVIOUS and not lines[place].startswith(_FORMAT):
+    while place < len(lines) and lines[place] != _PREVIOUS and not lines[place].startswith(_REQUEST):
         line = lines[place]
         place += 1
         if not (tag := _TAG.fullmatch(line)):
