@@ -46,7 +46,7 @@ def reply_to(request: ChatRequest) -> Reply:
         return Reply(text=_search(last))
     if cycles := _CYCLE.findall(question_of(request)):
         return _act(request, cycles)
-    if "<continue>" in last.rpartition(">\n")[2]:
+    if "<continue>" in request.messages[0].content:
         return Reply(text=_read(last))
     return Reply(text=_sample(request.temperature))
 
