@@ -74,7 +74,8 @@ _OTHER_CALL = (
     "</tool_call>",
 )
 _GOING_ON = ("<continue>", " So", " far", ",", " progress", " was", " made", ".", "</continue>")
-_ENDLESS = (" on", " they", " went", " over", " hills", " past", " rivers", " through", " woods")
+# Longer than the pieces by which a loop is known: this model is to fill its windows.
+_ENDLESS = tuple(f" {begin}{vowel}lond" for begin in "bcdfghjklmnprstw" for vowel in "aeiou")
 
 CHAINS: Mapping[str, Sequence[Saying]] = {
     "answer": (Saying(words=(*_THINKING, *_ANSWER)),),

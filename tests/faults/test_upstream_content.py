@@ -184,7 +184,7 @@ async def test_a_content_filter_inside_the_stream_is_reported_as_such() -> None:
         event({"choices": [None, 3]}),
         event({"choices": [{"index": 0, "delta": None, "finish_reason": None}]}),
         event({"choices": [{"index": 1, "delta": {"content": "the second choice"}, "finish_reason": "stop"}]}),
-        event({"choices": [{"index": 0, "delta": {"content": 7, "tool_calls": "no"}}]}),
+        event({"choices": [{"index": 0, "delta": {"content": True, "tool_calls": "no"}}]}),
         b"event: ping\ndata: {}\n\n",
         b": comment\n\n",
         b"id: 7\nretry: 1\n\n",

@@ -66,7 +66,7 @@ REFUSALS: dict[str, tuple[str, Any, type[ModelError], int, str]] = {
     "422 detail": ("422 U", {"detail": [{"msg": SECRET}]}, RequestRefusedError, 1, "malformed"),
     "400 after a generation": (
         "400 B",
-        problem(code="tool_use_failed", failed_generation=SECRET),
+        problem(code="json_validate_failed", failed_generation=SECRET),
         ModelProtocolError,
         1,
         "malformed",

@@ -41,6 +41,7 @@ STRATEGIES: Final[dict[str, dict[str, Any]]] = {
     "chain_of_thought": {"max_tokens": 150, "temperature": 0.0},
     "self_consistency": {"max_tokens": 100, "samples": 2},
     "best_of_n": {"max_tokens": 100, "samples": 2, "max_judge_tokens": 100},
+    "self_aggregation": {"max_tokens": 100, "chains": 2, "group": 2, "rounds": 2},
     "plan_and_solve": {"max_tokens": 100, "max_plan_tokens": 100, "temperature": 0.0},
     "self_refine": {"max_tokens": 100, "max_critique_tokens": 100, "max_rounds": 1},
     "chain_of_verification": {"max_tokens": 100, "max_check_tokens": 100, "max_questions": 1},

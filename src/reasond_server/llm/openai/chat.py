@@ -184,7 +184,8 @@ class ChatDecoder:
         for position, part in enumerate(content if isinstance(content, list) else ()):
             if isinstance(part, dict) and part.get("type") == "tool_use":
                 self._calls.add(part, position)
-        for piece in read_content(f"{content}" if isinstance(content, int | float) else content):
+        is_number = isinstance(content, int | float) and not isinstance(content, bool)
+        for piece in read_content(f"{content}" if is_number else content):
             self._content_characters += len(piece.text)
             if piece.is_reasoning or is_thought:
                 thought = _THOUGHT_TAG.sub("", piece.text) if is_thought else piece.text

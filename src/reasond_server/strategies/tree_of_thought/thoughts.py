@@ -14,6 +14,7 @@ from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.tags import TagKind
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.search.allowance import Cost
@@ -220,4 +221,5 @@ def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
     parsed = parse_reply(part, kinds=(TagKind.ANSWER,), is_stop=is_whole)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
-    return ProposedThought(text=text, answer=answer)
+    # The example of the prompt is no answer, and no part of the thought.
+    return ProposedThought(text=text, answer="" if EXAMPLE_ANSWER in answer else answer)
