@@ -212,4 +212,4 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
         for file in files
     ]
     page = content(changed, [*list_declared(), BrandNewError.declaration])
-    assert "| `BRAND_NEW` | `RESOURCE_EXHAUSTED` | -32050 | full | It is new. | Wait. |" in page
+    assert "| `BRAND_NEW` | `RESOURCE_EXHAUSTED` | -32050 |  | It is new. | Wait. |" in page

@@ -213,7 +213,7 @@ async def test_reading_windows_may_find_nothing_as_often_as_they_like() -> None:
 async def test_an_answer_eaten_by_hidden_reasoning_is_truncated_and_the_tokens_are_named(*, is_shown: bool) -> None:
     eaten = FunctionModel(
         lambda request: (
-            Reply(reasoning="hm " * request.max_tokens, finish=ModelFinish.LENGTH)
+            Reply(reasoning="".join(f"{n} " for n in range(request.max_tokens)), finish=ModelFinish.LENGTH)
             if is_shown
             else Reply(text="", finish=ModelFinish.LENGTH, usage=hidden_usage(request))
         )
