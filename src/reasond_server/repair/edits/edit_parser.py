@@ -1,6 +1,6 @@
 """Reads the edits of a model's reply: search/replace blocks, diffs, JSON, fences, and deletions.
 
-`write_edit_format` is the one form that prompts ask for. The reader also accepts what models write instead of it: other
+`write_edit_format` has the two forms that prompts ask for. The reader also accepts what models write instead: other
 marks, fences around blocks, a path in a heading, behind the mark or in prose, diffs, patches and objects of JSON. Which
 file an edit means is decided where it is applied.
 """
@@ -38,6 +38,11 @@ one file apply in order. If the lines contain such marks themselves, make all th
 longer. A new file stands whole in a fence that names its path, as in ```python {path}. To delete a file, write its \
 path and below it the line <<<<<<< DELETE
 """
+_WHOLE_FORMAT: Final = (
+    "Write each file that you change on its own: its path, such as {path}, on a line of its own, and below it the "
+    "whole corrected file in a fenced code block. A new file is written in the same way. To delete a file, write its "
+    "path and below it the line <<<<<<< DELETE"
+)
 
 _MAX_CHARACTERS: Final = 2_000_000
 _USUAL_MARK: Final = 7
@@ -82,9 +87,12 @@ _TO = re.compile(
 _WHOLE_PART = re.compile(r"\s*(?:@|def |class |async |import |from |func |function |export |package )")
 
 
-def write_edit_format(path: str) -> str:
-    """Return how the model is to write edits, with an example for a file of the task; a part of prompts."""
-    return _FORMAT.format(path=path)
+def write_edit_format(path: str, *, is_whole: bool = False) -> str:
+    """Return how the model is to write edits, with `path` of the task as the example; a part of prompts.
+
+    With `is_whole` it writes files whole.
+    """
+    return (_WHOLE_FORMAT if is_whole else _FORMAT).format(path=path)
 
 
 @value

@@ -164,6 +164,11 @@ _COPY: Final = (
     "Name the faulty lines, then write the blocks that repair them. What stands above ======= is copied from the files "
     "above, not from the example."
 )
+_REWRITE: Final = (
+    "Name the faulty lines, then write the path of each file to change, and below it the whole corrected file."
+)
+_MOST_LINES_WHOLE: Final = 80
+"""Of all files that are shown: as many are written whole, because small models copy the example of a block instead."""
 _UNREAD: Final = "An earlier reply could not be used, for this reason:"
 _REFLECT: Final = (
     "Reflect on these issues: first say in one or two sentences why the previous candidate failed, then generate an "
@@ -216,10 +221,11 @@ class RepairPrompts:
             parts.append(self._write_previous(previous, _REFLECT))
         if unread:
             parts.append(f"{_UNREAD}\n{self._fence('observation', unread)}")
-        parts.append(f"{_COPY}\n\nAttempt {number}")
+        is_whole = sum(text.count("\n") + 1 for text in self.files.texts.values()) <= _MOST_LINES_WHOLE
+        parts.append(f"{_REWRITE if is_whole else _COPY}\n\nAttempt {number}")
         tools = f"\n{ACTION_RULE}{write_tools(bound_specs(LOOK_UPS))}" if may_look_up else ""
         # Behind the files its example was copied as the repair, 4 of 4 times by a model of 1.5 billion parameters.
-        form = write_edit_format(_write_line(self.files.example)).strip()
+        form = write_edit_format(_write_line(self.files.example), is_whole=is_whole).strip()
         system = f"{_FIXER}\n{FENCE_RULE.strip()}\n\n{form}{tools}"
         return (Message(role=Role.SYSTEM, content=system), Message(role=Role.USER, content="\n\n".join(parts)))
 

@@ -208,6 +208,7 @@ def test_the_example_of_the_format_is_in_that_format_and_never_an_edit() -> None
     example = write_edit_format("src/a.py")
     assert read_edits(example.replace("total_of_example", "total"))[0].path == "src/a.py"
     assert read_edits(f"{example}\n{BLOCK}") == [EDIT]
+    assert read_edits(f"{write_edit_format('src/a.py', is_whole=True)}\n{BLOCK}") == [EDIT]
 
 
 def test_fences_of_prompts_are_no_part_of_an_edit() -> None:

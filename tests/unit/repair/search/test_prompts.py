@@ -49,10 +49,19 @@ def test_cot_prompt_construction() -> None:
 def test_a_prompt_holds_files_task_evidence_and_ends_with_its_attempt() -> None:
     system, user = PROMPTS.write_generation(7)
     assert system.role is Role.SYSTEM
-    assert write_edit_format("src/users.js").strip() in system.content
+    # Few lines are written whole: small models copy the example of a block instead of writing one.
+    assert write_edit_format("src/users.js", is_whole=True) in system.content
     places = [user.content.index(part) for part in ("File src/users.js:", "README.md", "Mend the look-up", "test_user")]
     assert places == sorted(places)
     assert user.content.endswith("\n\nAttempt 7")
+
+
+def test_long_files_are_changed_by_blocks_with_an_example_of_the_task() -> None:
+    texts = {"src/users.js": "let a = 1;\n" * 100}
+    long = replace(PROMPTS, files=ShownFiles(texts=texts, example="src/users.js"))
+    system, user = long.write_generation(1)
+    assert write_edit_format("src/users.js").strip() in system.content
+    assert "not from the example" in user.content
 
 
 def test_prompts_of_one_repair_share_their_beginning() -> None:
