@@ -104,7 +104,11 @@ def tags(data: bytes) -> None:
     parsed = whole.result
     outside = "".join(each.text for each in shown if not each.is_thinking)
     kept, thought = parsed.text + parsed.content, "".join(each.text for each in shown if each.is_thinking)
-    if "```" in outside or "~~~" in outside:
+    if cut.has_taken_back:
+        # A lone </think> makes reasoning of text that was returned before it.
+        assert _is_subsequence(kept, outside)
+        assert len(parsed.thinking) >= len(thought)
+    elif "```" in outside or "~~~" in outside:
         # A fence around the reply, and a closing tag in a fence that was never closed, are known only at its end.
         assert _is_subsequence(kept, outside)
         assert parsed.thinking.startswith(thought)
