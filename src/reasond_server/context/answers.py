@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from reasond_server.context.fences import FENCE_RULE
 from reasond_server.context.vote_forms import DECIMAL, find_value
 from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,
@@ -134,9 +135,14 @@ def strip_tags(text: str) -> str:
     return text[start:end].strip()
 
 
+_FEWEST_OURS: Final = 24
+_OURS: Final = (EXAMPLE_ANSWER, *(each for each in FENCE_RULE.strip().split(". ") if len(each) >= _FEWEST_OURS))
+"""What nobody answers by chance."""
+
+
 def is_placeholder(answer: str) -> bool:
-    """Return whether an answer only repeats what stands between the tags of a prompt."""
-    if EXAMPLE_ANSWER in answer:
+    """Return whether an answer repeats what is ours in a prompt: its example, its rule, or a name between its tags."""
+    if any(each in answer for each in _OURS):
         return True
     if len(answer) > _MOST_VALUE:
         return False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.context.answers import cut_sentence, extract_answer, find_answer, split_answer
+from reasond_server.context.answers import cut_sentence, extract_answer, find_answer, is_placeholder, split_answer
+from reasond_server.context.fences import FENCE_RULE
 from reasond_server.context.vote_forms import normalize_answer
 from tests.reports.rows import Row, load_rows
 
@@ -117,3 +118,11 @@ def test_the_prose_around_an_answer_is_its_reasoning() -> None:
 )
 def test_the_first_sentence_of_a_line(line: str, sentence: str) -> None:
     assert cut_sentence(line) == sentence
+
+
+def test_an_answer_that_repeats_the_rule_of_the_prompt_is_none() -> None:
+    rule = FENCE_RULE.strip()
+    assert is_placeholder(rule)
+    assert is_placeholder(f"1. {rule.partition('. ')[0]}.")
+    assert split_answer(f"{rule} I do not know.") == ("", "")
+    assert not is_placeholder("A section ends only where the next one begins.")
