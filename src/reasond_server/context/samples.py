@@ -23,10 +23,9 @@ from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.context.replies import Fragment
-    from reasond_server.context.stages import StagePrompt
+    from reasond_server.context.stages import StageCalls, StagePrompt
     from reasond_server.errors.base import ReasondError
 
 SAMPLES_AT_ONCE: Final = 8
@@ -139,21 +138,27 @@ class OutputShares:
 class SampleCalls:
     """The calls of one run that sample the same prompt.
 
-    `ask` makes the call of a sample from its temperature and its label; each reads `prompt_tokens`. The label is
+    Each reads the `prompt_tokens` of `prompt`, has one of `temperatures`, and writes at most its share. Its label is
     needed because samples at the same temperature have equal requests, and a replay must not swap them.
     """
 
     def __init__(
         self,
         *,
-        ask: Callable[[float, str], AsyncGenerator[Fragment | ModelReply, None]],
+        stages: StageCalls,
+        prompt: StagePrompt,
+        shares: OutputShares,
         temperatures: Sequence[float],
         prompt_tokens: int,
+        top_logprobs: int | None = None,
     ) -> None:
         warm_up_s = _LEAST_WARM_UP_S + _WARM_UP_S_PER_TOKEN * prompt_tokens
         self._warm_up_s = min(warm_up_s, _MOST_WARM_UP_S)
-        self._ask = ask
+        self._stages = stages
+        self._prompt = prompt
+        self._shares = shares
         self._temperatures = temperatures
+        self._top_logprobs = top_logprobs
 
     def prepare_wave(self, taken: int, count: int) -> Sequence[Callable[[], Awaitable[ModelReply]]]:
         """Return the next `count` calls after `taken` ones, to be made at the same time.
@@ -174,7 +179,13 @@ class SampleCalls:
                 async with asyncio.timeout(self._warm_up_s):
                     await begun.wait()
         try:
-            async with aclosing(self._ask(self._temperatures[number], f"sample {number}")) as heard:
+            call = self._stages.hear(
+                self._shares.limit(self._prompt),
+                temperature=self._temperatures[number],
+                label=f"sample {number}",
+                top_logprobs=self._top_logprobs,
+            )
+            async with aclosing(call) as heard:
                 async for piece in heard:
                     begun.set()
                     if isinstance(piece, ModelReply):

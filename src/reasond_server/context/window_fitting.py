@@ -133,8 +133,7 @@ async def fit_windows(
         carried = notes(counter)
         characters = len(plan.question) + len(carried) + len(plan.find_text(window))
         messages = await run_by_size(characters, partial(plan.build_prompt, window, notes=carried))
-        told = await model.count_exactly(messages)
-        counted = await count_prompt(messages, model.counter)
+        told, counted = await model.count_exactly(messages), await count_prompt(messages, model.counter)
         tokens = counted if told is None else told
         if not told_frame and tokens > counted:
             told_frame, counted_frame = await _measure_frame(plan, model)
@@ -169,14 +168,19 @@ async def fit_windows(
             attempts += 1
             if attempts > _MOST_ATTEMPTS:
                 raise _refuse_window(tokens, plan)
-            found = -(-(tokens - told_frame) * _UNIT // max(1, counted - counted_frame))
             # The same stretch would give the same plan again. An earlier stretch may be of another calibration.
-            stretch = max(found, stretch * 11 // 10) if attempts > 1 else max(found, _UNIT)
+            least_stretch = stretch * 11 // 10 if attempts > 1 else _UNIT
+            stretch = max(_find_stretch(tokens - told_frame, counted - counted_frame), least_stretch)
             counter = StretchedCounter(model.counter, thousandths=stretch)
         plan = await _plan_rest(
             plan, window, counter=counter, steps=steps, tokens=tokens, frame=told_frame, is_begun=is_begun
         )
         steps, windows = 0, plan.list_windows()
+
+
+def _find_stretch(told: int, counted: int) -> int:
+    """Return by how much, in thousandths, `counted` tokens must be stretched to be those that the server told."""
+    return -(-told * _UNIT // max(1, counted))
 
 
 def _shrink(plan: WindowPlan, sizes: Callable[[], tuple[int, int]] | None) -> WindowPlan:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.json_mapping import describe_step
+from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES, describe_step
 from reasond_server.protocols.conversations import BETWEEN, name_call
 from reasond_server.turns.history import TURN
 from reasond_server.types import NOTHING, Iteration, Result, TextDelta
@@ -109,3 +109,17 @@ class FollowedRun:
             "usage_source": self.usage.source.value,
             "warnings": [*(() if end is None else end.warnings), *warnings],
         }
+
+
+def keep_reasoning(texts: list[str], most_bytes: int = MAX_TRACE_BYTES) -> tuple[list[str], Sequence[str]]:
+    """Return as many of the first `texts` as fit, and a warning if some do not."""
+    room = most_bytes
+    for place, text in enumerate(texts):
+        room -= len(text.encode("utf-8", "surrogatepass"))
+        if room < 0:
+            warning = (
+                f"The reasoning holds the first {place} of {len(texts)} steps: all of them are over {most_bytes} "
+                "bytes. Stream the completion to read every step."
+            )
+            return texts[:place], (warning,)
+    return texts, ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.asked_runs import AskedRuns
@@ -31,16 +31,20 @@ from reasond_server.services.reasoning import DECLARATION
 from reasond_server.services.turns import DECLARATION as TURNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
     from datetime import datetime
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
+    from reasond_server.http_api.params import Params
     from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
+    from reasond_server.types import Cursor, Principal
 
+_REASONING: Final = DECLARATION.operation("Reason")
+_LISTING: Final = DECLARATION.operation("ListStrategies")
 CHAT_METHODS: Final = (
     CHAT_METHOD,
     COUNT_MESSAGES_METHOD,
@@ -73,13 +77,7 @@ def serve_chats(
     catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
     runs = AskedRuns(reasoning=service, turns=turns, turn_operation=TURNS.operation("RunTurn"))
     completions = Completions(service=service, runs=runs, catalogue=catalogue, now=now)
-    chat = Method(
-        operation=DECLARATION.operation("Reason"),
-        params=ChatParams,
-        run=completions.create,
-        streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=completions.stream),
-    )
-    models = Method(operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=completions.list_models)
+    models = Method(operation=_LISTING, params=ModelParams, run=completions.list_models)
     responses = Responses(
         runs=runs,
         desk=desk,
@@ -94,23 +92,30 @@ def serve_chats(
         attachments=attachments,
         now=now,
     )
-    own = {CHAT_METHOD: chat, MODELS_METHOD: models, **_list_responses(responses), **_list_messages(messages)}
+    own = {
+        CHAT_METHOD: _create(ChatParams, completions.create, completions.stream),
+        MODELS_METHOD: models,
+        **_list_responses(responses),
+        **_list_messages(messages),
+    }
     return partial(OpenAiEndpoint, Methods([own]))
 
 
+def _create(
+    params: type[Params],
+    run: Callable[[Principal, Any], Awaitable[dict[str, Any]]],
+    stream: Callable[[Principal, Any, Cursor | None], AsyncGenerator[bytes, None]],
+) -> Method:
+    """Return the method that works on a request of a wire: it needs what Reason and ReasonIterations need."""
+    streaming = Streaming(operation=DECLARATION.operation("ReasonIterations"), open=stream)
+    return Method(operation=_REASONING, params=params, run=run, streaming=streaming)
+
+
 def _list_messages(messages: Messages) -> Mapping[str, Method]:
-    reason = DECLARATION.operation("Reason")
     return {
-        MESSAGES_METHOD: Method(
-            operation=reason,
-            params=MessageParams,
-            run=messages.create,
-            streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=messages.stream),
-        ),
-        COUNT_MESSAGES_METHOD: Method(operation=reason, params=MessageParams, run=messages.count),
-        MESSAGE_MODELS_METHOD: Method(
-            operation=DECLARATION.operation("ListStrategies"), params=ModelParams, run=messages.list_models
-        ),
+        MESSAGES_METHOD: _create(MessageParams, messages.create, messages.stream),
+        COUNT_MESSAGES_METHOD: Method(operation=_REASONING, params=MessageParams, run=messages.count),
+        MESSAGE_MODELS_METHOD: Method(operation=_LISTING, params=ModelParams, run=messages.list_models),
     }
 
 
@@ -124,15 +129,9 @@ def _list_responses(responses: Responses) -> Mapping[str, Method]:
         ("POST", "cancel"): (cancel, responses.cancel),
         ("GET", "input_items"): (read, responses.list_input),
     }
-    reason = DECLARATION.operation("Reason")
     return {
-        RESPONSES_METHOD: Method(
-            operation=reason,
-            params=ResponseParams,
-            run=responses.create,
-            streaming=Streaming(operation=DECLARATION.operation("ReasonIterations"), open=responses.stream),
-        ),
-        COUNT_METHOD: Method(operation=reason, params=ResponseParams, run=responses.count_input),
+        RESPONSES_METHOD: _create(ResponseParams, responses.create, responses.stream),
+        COUNT_METHOD: Method(operation=_REASONING, params=ResponseParams, run=responses.count_input),
         REPLAY_METHOD: Method(
             operation=follow,
             params=ResponseIdParams,

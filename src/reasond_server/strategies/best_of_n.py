@@ -539,7 +539,9 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         monotonic=context.monotonic,
         stages=stages,
         calls=SampleCalls(
-            ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
+            stages=stages,
+            prompt=prompt,
+            shares=shares,
             temperatures=build_ladder(config.temperature, config.samples),
             prompt_tokens=await stages.count_tokens(prompt),
         ),

@@ -293,7 +293,9 @@ async def prepare_population(task: Task, context: RunContext[SelfAggregationConf
         config=config,
         stages=stages,
         sampling=SampleCalls(
-            ask=lambda temperature, label: stages.hear(shares.limit(prompt), temperature=temperature, label=label),
+            stages=stages,
+            prompt=prompt,
+            shares=shares,
             temperatures=build_ladder(config.temperature, config.chains),
             prompt_tokens=await stages.count_tokens(prompt),
         ),

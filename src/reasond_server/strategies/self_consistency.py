@@ -333,11 +333,12 @@ async def prepare_poll(task: Task, context: RunContext[SelfConsistencyConfig]) -
     return Poll(
         config=config,
         calls=SampleCalls(
-            ask=lambda temperature, label: stages.hear(
-                shares.limit(prompt), temperature=temperature, label=label, top_logprobs=asked
-            ),
+            stages=stages,
+            prompt=prompt,
+            shares=shares,
             temperatures=temperatures,
             prompt_tokens=await stages.count_tokens(prompt),
+            top_logprobs=asked,
         ),
         worst=worst,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),

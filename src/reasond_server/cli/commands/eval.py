@@ -239,6 +239,11 @@ def evaluate(
         _write_file(report, write_markdown(found, title=request.title, circumstances=facts))
     if choose_file is not None:
         _write_choices(choose_file, request, trials, loss=loss)
+    return _tell_gaps(request, trials, wanted=wanted)
+
+
+def _tell_gaps(request: EvalRequest, trials: Sequence[Trial], *, wanted: int) -> ExitCode:
+    """Warn of trials that failed unspent or were not reached, and return how the command ends."""
     if unspent := [trial for trial in trials if trial.is_unspent]:
         warn(
             f"{len(unspent):,} of {wanted:,} trials failed before anything was spent, and count as wrong; run again, "

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.http_api.exchange import frame_event
-from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import datetime
 
     from reasond_server.types import StreamEvent, ToolCall, Usage
@@ -84,17 +83,3 @@ def map_finish_reason(reason: FinishReason | None) -> str:
 def write_call(call: ToolCall) -> dict[str, Any]:
     """Return a call of a tool of the client."""
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
-
-
-def keep_reasoning(texts: list[str], most_bytes: int = MAX_TRACE_BYTES) -> tuple[list[str], Sequence[str]]:
-    """Return as many of the first `texts` as fit, and a warning if some do not."""
-    room = most_bytes
-    for place, text in enumerate(texts):
-        room -= len(text.encode("utf-8", "surrogatepass"))
-        if room < 0:
-            warning = (
-                f"The reasoning holds the first {place} of {len(texts)} steps: all of them are over {most_bytes} "
-                "bytes. Stream the completion to read every step."
-            )
-            return texts[:place], (warning,)
-    return texts, ()

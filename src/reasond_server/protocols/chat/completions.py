@@ -18,12 +18,11 @@ from reasond_server.protocols.chat.completion_json import (
     ChunkFrames,
     build_usage_json,
     describe_completion,
-    keep_reasoning,
     map_finish_reason,
     write_call,
 )
 from reasond_server.protocols.conversations import BETWEEN
-from reasond_server.protocols.followed_runs import FollowedRun
+from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.types import Heartbeat, Task
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError
-from reasond_server.protocols.chat.completion_json import keep_reasoning
 from reasond_server.protocols.conversations import BETWEEN
-from reasond_server.protocols.followed_runs import FollowedRun
+from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
 from reasond_server.protocols.messages.message_json import (
     PING,
     MessageFrames,
