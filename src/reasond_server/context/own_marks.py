@@ -49,7 +49,7 @@ def settle_reply(parsed: ParsedReply, messages: Sequence[Message] = (), *, behin
     nonces = _find_nonces(parsed.text + parsed.content + behind, messages)
     text, content = _FENCE.sub("", _FENCED.sub("", parsed.text)), parsed.content
     if parsed.kind is TagKind.ANSWER:
-        content = _ANY_FENCE.sub("", _cut_behind(content))
+        content, behind = _ANY_FENCE.sub("", _cut_behind(content)), _ANY_FENCE.sub("", behind)
     for nonce in nonces:
         text, content, behind = [part.replace(nonce, "") for part in (text, content, behind)]
     if parsed.kind is TagKind.ANSWER:
@@ -69,11 +69,9 @@ def _cut_behind(content: str) -> str:
 def _choose_answer(content: str, behind: str) -> tuple[str, str]:
     """Return the answer among those that a reply gives, and the text before it."""
     later = parse_reply(behind, kinds=(TagKind.ANSWER,), is_stop=False) if "<" in behind else None
-    parts = [strip_tags(content)] if "answer>" in content.casefold() else [content]
-    if "answer" in content and "```" not in content:
-        parts = [_ESCAPED_AT_END.sub("", part) for part in _ANSWER_TAG.split(content)]
+    parts = _split_answers(content)
     if later is not None and later.is_closed:
-        parts += [later.text, later.content]
+        parts += [*_split_answers(later.text), *_split_answers(later.content)]
     answers = [part for part in parts if part.strip() and not is_placeholder(part)]
     if not answers:
         return "", ""
@@ -81,6 +79,13 @@ def _choose_answer(content: str, behind: str) -> tuple[str, str]:
     if find_value(answers[0]) and not find_value(last):
         last = answers[0]
     return last, "\n".join([part for part in answers if part is not last])
+
+
+def _split_answers(content: str) -> list[str]:
+    """Return what stands between answer tags within `content`; code is left whole."""
+    if "answer" in content and "```" not in content:
+        return [_ESCAPED_AT_END.sub("", part) for part in _ANSWER_TAG.split(content)]
+    return [strip_tags(content)] if "answer>" in content.casefold() else [content]
 
 
 def _find_nonces(text: str, messages: Sequence[Message]) -> Sequence[str]:

@@ -38,6 +38,8 @@ def settle(text: str) -> tuple[str, str]:
         (f"<answer {NONCE}>42</answer {NONCE}>", "42"),
         (f"<answer>42 {NONCE}</answer>", "42"),
         ("<answer>Write:\n```xml\n<answer>\n```</answer>", "Write:\n```xml\n<answer>\n```"),
+        (f"<answer></answer><answer><question {NONCE}><answer></answer>", ""),
+        (f"<answer></answer><answer><question {NONCE}><answer>42</answer>", "42"),
         ("<answer>the final answer</answer>", ""),
         ("<answer>...</answer>", ""),
         ("<answer>{}</answer>", "{}"),
