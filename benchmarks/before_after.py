@@ -2,19 +2,18 @@
 
 Prints a table and writes results/before_after.json beside this file. Function calls (`benchmarks.call_profile`) are the
 same on every machine, but they do not show what a call costs, and the profiler misses some; so this benchmark measures
-processor time. It checks the earlier server out into a temporary worktree and runs it in its own process with today's
-benchmark programs. Both servers are loaded in turn, every other round in reverse order, and started anew several times,
-because one start of a server differs from the next by up to a twentieth. The figure is the median of the ratios within
-a round. It needs the history of the repository; `--before` names another commit to compare with.
+processor time. It checks the earlier state out into a temporary worktree and runs the server with the benchmark
+programs of that state, so that neither need know the other's modules. Both servers are loaded in turn, every other
+round in reverse order, and started anew several times, because one start of a server differs from the next by up to a
+twentieth. The figure is the median of the ratios within a round. It needs the history of the repository; `--before`
+names another commit to compare with.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
-import os
 import statistics
 import subprocess
 import tempfile
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, serve_path, target_of
 from benchmarks.loading import load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
+from benchmarks.serving import ROOT, ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly import app
 
@@ -34,13 +33,12 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
 MODULE: Final = "benchmarks.before_after"
-BEFORE: Final = "23eb5ce"
-"""The last commit before the hot paths were optimised; it has neither metrics nor traces."""
+BEFORE: Final = "85a6e82a"
+"""The last commit before the server was built anew in rooms, values of one kind and errors of one form."""
 STARTS: Final = 5
 ROUNDS: Final = 3
 MICRO: Final = 1_000_000
 LIMIT_S: Final = 600
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
@@ -56,15 +54,10 @@ def worktree(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True, timeout=LIMIT_S)
 
 
-def sources_of(tree: Path) -> str:
-    """Return the PYTHONPATH of the server checked out in `tree`."""
-    return os.pathsep.join(str(tree / part) for part in ("src", "clients/python/src"))
-
-
 async def serve(name: str, base_url: str) -> None:
-    """Serve until told to stop, with the garbage collector set as `reasond serve` of that commit sets it."""
+    """Serve until told to stop, with the garbage collector set as `reasond serve` sets it."""
     async with serve_path(name, base_url) as server:
-        getattr(app, "spare_collector", gc.freeze)()
+        app.tune_garbage_collection()
         await serve_until_told(**addresses_of(server))
 
 
@@ -76,8 +69,8 @@ async def cpu_us_of(server: ServerProcess, name: str, calls: int) -> float:
     return (server.cpu_s() - begun) / calls / path.parts * MICRO
 
 
-def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Measure one path on both servers; `before` is the PYTHONPATH of the earlier one."""
+def measure_one(name: str, before: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one path on both servers; `before` is the checkout of the earlier one."""
     path = PATHS[name]
     calls = max(path.callers, int(path.calls * options.scale) // path.callers * path.callers)
     core, other = two_processors()
@@ -87,7 +80,9 @@ def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str
         base_url = stack.enter_context(running_upstream(core=other))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
         for _ in range(options.starts):
-            rounds += measure_start(name, [before, ""], base_url, runner, calls=calls, rounds=options.rounds, core=core)
+            rounds += measure_start(
+                name, (before, ROOT), base_url, runner, calls=calls, rounds=options.rounds, core=core
+            )
     return {
         "path": name,
         "before_us": round(statistics.median(one[0] for one in rounds), 1),
@@ -98,7 +93,7 @@ def measure_one(name: str, before: str, options: argparse.Namespace) -> dict[str
 
 def measure_start(
     name: str,
-    sources: Sequence[str],
+    trees: Sequence[Path],
     base_url: str,
     runner: asyncio.Runner,
     *,
@@ -106,9 +101,9 @@ def measure_start(
     rounds: int,
     core: int,
 ) -> list[Sequence[float]]:
-    """Start a server for each of the `sources`, and return what a call cost each of them in each round."""
+    """Start the server of each of the `trees`, and return what a call cost each of them in each round."""
     with ExitStack() as stack:
-        servers = [stack.enter_context(running(MODULE, name, base_url, core=core, sources=each)) for each in sources]
+        servers = [stack.enter_context(running(MODULE, name, base_url, core=core, tree=each)) for each in trees]
         for server in servers:
             runner.run(cpu_us_of(server, name, calls))
         found: list[Sequence[float]] = []
@@ -135,7 +130,7 @@ def main() -> None:
     rows = []
     with worktree(options.before) as tree:
         for name in options.path:
-            row = measure_one(name, sources_of(tree), options)
+            row = measure_one(name, tree, options)
             rows.append(row)
             print(f"{name:<10} {row['before_us']:8.1f} -> {row['after_us']:8.1f} us, {row['share']:.3f}", flush=True)
     if options.path != list(PATHS) or options.before != BEFORE:

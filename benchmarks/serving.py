@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.machine import new_event_loop, pin
 from reasond_server.telemetry.logs import configure
@@ -18,6 +18,8 @@ from reasond_server.telemetry.logs import configure
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = ("src", "clients/python/src")
 _STOP_LIMIT_S = 20.0
 _PAGE_BYTES = 4096
 
@@ -54,11 +56,13 @@ class ServerProcess:
 
 
 @contextmanager
-def running(module: str, *arguments: str, core: int, sources: str = "") -> Iterator[ServerProcess]:
-    """Run `python -m module --serve ... --core N` while the context lasts; `sources` is its PYTHONPATH, if any."""
+def running(module: str, *arguments: str, core: int, tree: Path = ROOT) -> Iterator[ServerProcess]:
+    """Run `python -m module --serve ... --core N` of a checkout, with its own server, while the context lasts."""
     command: Sequence[str] = [sys.executable, "-m", module, "--core", str(core), "--serve", *arguments]
-    environ = {**os.environ, "PYTHONPATH": sources} if sources else None
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(str(tree / part) for part in SOURCES)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ, cwd=tree
+    ) as process:
         if process.stdin is None or process.stdout is None:
             raise SystemExit("the server has no pipes")
         try:
@@ -100,6 +104,5 @@ async def serve_until_told(**told: Any) -> None:  # noqa: ANN401 - any JSON
 
 def migrate_store(url: str) -> None:
     """Bring the database at `url` to the schema of the installed server, as `reasond migrate` does."""
-    # A command, because `before_after` imports these modules beside earlier code, which has the function elsewhere.
     environ = {**os.environ, "REASOND__STORE__URL": url}
     subprocess.run([sys.executable, "-m", "reasond_server", "migrate"], env=environ, check=True, capture_output=True)
