@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.tokens import derive_own_tenant
 from reasond_server.base.addresses import find_network
-from reasond_server.base.fair_semaphore import FairSemaphore
+from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.limits import RateLimitedError
 from reasond_server.types import Principal

@@ -1,14 +1,21 @@
-"""Tasks of asyncio: ended for good, or finished for a caller that leaves; limits of the time that the loop is awake."""
+"""Tasks of asyncio: ended for good, or finished for a caller that leaves; limits of the time that the loop is awake.
+
+Also a semaphore at which keys, such as tenants or addresses, take turns.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict, deque
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from reasond_server.errors.limits import OverloadedError
 
 if TYPE_CHECKING:
     from asyncio import Task
     from collections.abc import AsyncGenerator, Coroutine
+
 
 _Result = TypeVar("_Result")
 
@@ -72,3 +79,80 @@ async def finish_though_cancelled(work: Coroutine[Any, Any, _Result], *, name: s
             # The caller has left: an error that nobody asks for would be logged as one that nobody caught.
             task.exception()
         raise
+
+
+class FairSemaphore:
+    """A semaphore of `permits` with up to `most_waiting` waiters: keys take turns, each in order of arrival.
+
+    When the queue is full, a newcomer replaces the last waiter of the key with the most waiters, unless its own key
+    would then have as many. So no key can crowd out another one with many requests. `waiters` says who waits, in words.
+    """
+
+    def __init__(self, *, permits: int, most_waiting: int, waiters: str) -> None:
+        self._named = waiters
+        self._free = permits
+        self._most_waiting = most_waiting
+        self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    @property
+    def free(self) -> int:
+        """The number of free permits."""
+        return self._free
+
+    @property
+    def waiters(self) -> int:
+        """The number of waiters."""
+        return sum(map(len, self._queues.values()))
+
+    @asynccontextmanager
+    async def acquire(self, key: str) -> AsyncGenerator[None, None]:
+        """Wait for a permit under `key` and hold it in the context.
+
+        Raises:
+            OverloadedError: the queue is full, or a newcomer took the place of this waiter.
+        """
+        await self._wait_for_permit(key)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _wait_for_permit(self, key: str) -> None:
+        # No permit is free while there is a waiter, because a released permit goes to the next waiter.
+        if self._free:
+            self._free -= 1
+            return
+        if self.waiters >= self._most_waiting:
+            self._make_room(key)
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(key, deque()).append(permit)
+        try:
+            await permit
+        except asyncio.CancelledError:
+            if not permit.cancelled() and permit.exception() is None:
+                # The permit arrived at the moment of the cancellation.
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        while self._queues:
+            key, queue = self._queues.popitem(last=False)
+            permit = queue.popleft()
+            if queue:
+                self._queues[key] = queue
+            if not permit.done():
+                permit.set_result(None)
+                return
+        self._free += 1
+
+    def _make_room(self, key: str) -> None:
+        longest = max(self._queues.values(), key=len)
+        if len(longest) <= len(self._queues.get(key, ())) + 1:
+            raise self._build_error()
+        last = longest.pop()
+        if not last.done():
+            last.set_exception(self._build_error())
+
+    def _build_error(self) -> OverloadedError:
+        message = f"Too many {self._named}: {self._most_waiting} wait, which is the limit"
+        return OverloadedError(message, remedy="Retry after the time given.")

@@ -7,7 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.base.fair_semaphore import FairSemaphore
+from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.json_schemas import build_validator

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import FENCE_RULE
+from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.vote_forms import DECIMAL, find_value
 from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,

@@ -18,8 +18,7 @@ from reasond_server.context.calls import (
     hear,
     run_by_size,
 )
-from reasond_server.context.fences import FENCE_TOKENS, fence
-from reasond_server.context.sections import SYSTEM, fence_task
+from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import Message, Role

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import fence
+from reasond_server.context.sections import fence
 from reasond_server.context.tags import neutralize
 from reasond_server.llm.model import Message, Role
 from reasond_server.tools.results import parse_arguments

@@ -26,8 +26,7 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.formulas import spell_formula
-from reasond_server.context.quantities import convert_quantity, join_compound, spell_decimal
+from reasond_server.context.formulas import convert_quantity, join_compound, spell_decimal, spell_formula
 from reasond_server.dialects.answer_marks import ANNOUNCEMENT, CHOICE_WORDS, EXPLANATIONS, HEADING, NEGATIONS
 from reasond_server.dialects.latex import read_latex
 from reasond_server.dialects.units import MONTHS, MULTIPLES, NUMBER_WORDS, PREFIX_CURRENCIES, UNIT_NAMES

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
-    from reasond_server.types.kept_calls import ModelCall
+    from reasond_server.types.executions import ModelCall
 
 _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100

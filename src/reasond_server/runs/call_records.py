@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.eventlog.store import Record
 from reasond_server.eventlog.stored.codec import decode_call, encode_call
 from reasond_server.llm.counting.requests import render_call
-from reasond_server.types.kept_calls import ModelCall, PromptMessage
+from reasond_server.types.executions import ModelCall, PromptMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from reasond_server.context.answer_schemas import VerifiedAnswer, verify_by_program, verify_by_schema
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
-from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.final_replies import STEPS_FIRST
 from reasond_server.context.samples import (
     SAMPLES_AT_ONCE,
@@ -28,6 +27,7 @@ from reasond_server.context.samples import (
     refuse_equal_samples,
 )
 from reasond_server.context.scores import expect_score, read_judgement
+from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import ReasondError, Violation

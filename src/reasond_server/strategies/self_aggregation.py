@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, take_reply
-from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.final_replies import STEPS_FIRST
 from reasond_server.context.samples import (
     SAMPLES_AT_ONCE,
@@ -23,6 +22,7 @@ from reasond_server.context.samples import (
     explain_silence,
     read_sample,
 )
+from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.votes import Tally

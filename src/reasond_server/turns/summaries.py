@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.context.reasoning_parts import StoredRendering
+from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.step_messages import fence_observation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answer_schemas import write_schema_rule
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.fences import FENCE_RULE, fence
 from reasond_server.context.reasoning_context import build_reasoning_context
 from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, StoredRendering
 from reasond_server.context.said_messages import write_said
+from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens

@@ -25,12 +25,11 @@ from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
-from reasond_server.turns.conversation_view import write_conversation
 from reasond_server.turns.fold import fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.reentries import Reentries, naming_turns
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
-from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn
+from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn, write_conversation
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import Cursor
 from reasond_server.types.headlines import write_headline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.context.answers import cut_sentence, extract_answer, find_answer, is_placeholder, split_answer
-from reasond_server.context.fences import FENCE_RULE
+from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.vote_forms import normalize_answer
 from tests.reports.rows import Row, load_rows
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.fences import fence
 from reasond_server.context.scores import read_points, read_score
+from reasond_server.context.sections import fence
 from reasond_server.demo import DemoModel
 from reasond_server.demo.reply_writer import ON_THE_WAY, RIGHT, WRONG, judge, read_prompt
 from reasond_server.llm.model import Message, Role

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.types import Event, Execution, Json, LoggedEvent, StepDetail
-from reasond_server.types.kept_calls import ModelCall
+from reasond_server.types.executions import ModelCall
 from reasond_server.types.kinds import EVENTS, STEPS, Field, KindFamily, list_fields
 
 VERSION: Final = 1

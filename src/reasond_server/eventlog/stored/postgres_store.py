@@ -45,8 +45,7 @@ from reasond_server.eventlog.stored.rows import (
     require_storable,
     waking_columns,
 )
-from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore
-from reasond_server.eventlog.stored.tenant_rooms import TenantRooms
+from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore, TenantRooms
 from reasond_server.storage.transactions import NOW, bind, fetch
 
 if TYPE_CHECKING:

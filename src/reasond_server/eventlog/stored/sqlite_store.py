@@ -39,14 +39,13 @@ from reasond_server.eventlog.stored.rows import (
     waking_columns,
     write_woken_body,
 )
-from reasond_server.eventlog.stored.sql_store import SqlExecutionStore
+from reasond_server.eventlog.stored.sql_store import SqlExecutionStore, TenantRooms
 from reasond_server.eventlog.stored.sqlite_clearing import (
     ClearedFile,
     SqliteSessions,
     create_in_session,
     leave_sessions,
 )
-from reasond_server.eventlog.stored.tenant_rooms import TenantRooms
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import ReplyListener, bound_prompt, count_prompt, run_by_size
-from reasond_server.context.fences import fence
 from reasond_server.context.scores import read_points
+from reasond_server.context.sections import fence
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
 from reasond_server.errors.model import ContentFilteredError, ContextExhaustedError

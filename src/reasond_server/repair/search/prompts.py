@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.fences import FENCE_RULE, fence
+from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import Message, Role

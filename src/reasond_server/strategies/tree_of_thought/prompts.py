@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from reasond_server.context.fences import FENCE_TOKENS, fence
-from reasond_server.context.sections import SYSTEM, fence_task
+from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import neutralize
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation

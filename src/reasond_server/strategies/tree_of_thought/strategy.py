@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.answers import split_answer
 from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
-from reasond_server.context.fences import FENCE_TOKENS
+from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import Violation

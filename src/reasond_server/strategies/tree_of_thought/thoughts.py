@@ -10,9 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.context.calls import bound_prompt, hear, take_reply
-from reasond_server.context.fences import FENCE_TOKENS
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
+from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.model import ContentFilteredError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.base.fair_semaphore import FairSemaphore
+from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.errors.limits import OverloadedError
 
 

@@ -6,7 +6,7 @@ import math
 import re
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.context.fences import FENCE_RULE, fence
+from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role
 
