@@ -9,10 +9,10 @@ import asyncio
 import os
 import sys
 
+from reasond_server.telemetry.catalogue import Vocabulary
 from reasond_server.telemetry.exposition import FOLDER_VARIABLE, Exposition
 from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import ServerSnapshot
-from reasond_server.telemetry.series import Vocabulary
 
 
 def main() -> None:

@@ -38,13 +38,13 @@ from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.cross_origin import CrossOriginApp
 from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
 from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
-from reasond_server.llm.traced_model import trace_model
+from reasond_server.http_api.request_middleware import CrossOriginApp
+from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.protocols.attachments import Attachments
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED

@@ -25,7 +25,7 @@ from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
-from reasond_server.llm.preferred_models import PreferredModels
+from reasond_server.llm.wrapped_models import PreferredModels
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.reasoning.run_tools import SandboxPrograms

@@ -92,9 +92,9 @@ def build_telemetry(
     if not settings.reasoning.performance.enable_metrics or not is_readable:
         return Telemetry(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
+    from reasond_server.telemetry.catalogue import Vocabulary  # noqa: PLC0415 - see above
     from reasond_server.telemetry.exposition import Exposition, Sampler  # noqa: PLC0415 - see above
     from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
-    from reasond_server.telemetry.series import Vocabulary  # noqa: PLC0415 - see above
 
     vocabulary = Vocabulary(words=list_label_values(settings, strategies=strategies, model=model))
     metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))

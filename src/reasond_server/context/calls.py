@@ -18,7 +18,7 @@ from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
-from reasond_server.llm.prefaced_model import list_messages
+from reasond_server.llm.wrapped_models import list_messages
 from reasond_server.types import NOTHING, Usage, UsageSource
 from reasond_server.types.values import value
 

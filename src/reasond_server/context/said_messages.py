@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.sections import fence
-from reasond_server.context.step_messages import WireIds, fence_observation, write_step
+from reasond_server.context.step_records import WireIds, fence_observation, write_step
 from reasond_server.llm.model import ImagePart, Message, Role
 from reasond_server.tools.results import to_error_text
 from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.step_messages import (
+from reasond_server.context.step_records import (
     LEFT_OUT_THOUGHT,
     fence_observation,
     write_placeholder,

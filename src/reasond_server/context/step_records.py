@@ -1,16 +1,28 @@
-"""Records of the steps of a run, for strategies and turns."""
+"""Records of the steps of a run, for strategies and turns, and each step as messages.
+
+Messages of a step are the model's text, its tool calls with their ids on the wire, and their results. A model with
+native tools gets its calls in the provider's form and each result in a message of its own. Any other model gets its
+calls as `<action>` in its text and all results in one message of the user. A call and its result always stand together.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.context.sections import fence
+from reasond_server.context.tags import neutralize
+from reasond_server.llm.model import Message, Role
+from reasond_server.tools.results import parse_arguments
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from reasond_server.llm.model import Message, TokenCounter
+    from reasond_server.llm.model import TokenCounter
     from reasond_server.types import ToolCall, ToolResult
 
 
@@ -73,3 +85,93 @@ class ReasoningStepRecord:
     thinking: str = ""
     calls: Sequence[CallRecord] = ()
     said: str = ""
+
+
+LEFT_OUT_THOUGHT: Final = "[an earlier thought is left out]"
+
+_NO_TEXT: Final = "[no text]"
+_MAX_NATIVE_NAME: Final = 64
+_NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class WireIds:
+    """Ids of tool calls on the wire: the provider's own id, or a generated one if that is empty or a duplicate.
+
+    Generated ids have nine letters and digits, which is the only form that Mistral's servers accept. `used` are ids of
+    earlier calls in the same prompt.
+    """
+
+    def __init__(self, *, used: Iterable[str] = ()) -> None:
+        self._used: set[str] = set(used)
+        self._minted = 0
+
+    def take(self, provider_id: str) -> str:
+        """Return an id that is unique in the run."""
+        wire_id = provider_id
+        while not wire_id or wire_id in self._used:
+            self._minted += 1
+            wire_id = f"call{self._minted:05d}"
+        self._used.add(wire_id)
+        return wire_id
+
+
+def write_step(
+    *,
+    text: str,
+    reasoning: str,
+    calls: Sequence[ToolCall],
+    wire_ids: Sequence[str],
+    shown: Sequence[str],
+    said: str,
+    is_native: bool,
+) -> Iterator[Message]:
+    """Yield the messages of a step; `shown` are the fenced results of `calls`, `said` is our message after them.
+
+    `wire_ids` has an id for each call if `is_native`.
+    """
+    if is_native and calls:
+        native = tuple(write_native_call(call, call_id=wire) for call, wire in zip(calls, wire_ids, strict=True))
+        yield Message(role=Role.ASSISTANT, content=text, tool_calls=native, reasoning=reasoning)
+        # Our message is added to the last result: some providers refuse a user message after a tool message.
+        *before, last = shown
+        for content, wire_id in zip((*before, f"{last}\n{said}".rstrip()), wire_ids, strict=True):
+            yield Message(role=Role.TOOL, content=content, tool_call_id=wire_id)
+        return
+    written = "\n".join(part for part in (text, *map(write_action, calls)) if part) or _NO_TEXT
+    yield Message(role=Role.ASSISTANT, content=written, reasoning=reasoning)
+    if told := "\n".join(part for part in (*shown, said) if part):
+        yield Message(role=Role.USER, content=told)
+
+
+def write_action(call: ToolCall) -> str:
+    """Return `call` as text for the history, in one form for all calls."""
+    arguments = call.arguments_json.strip() or "{}"
+    return f'<action>{{"tool": {neutralize(json.dumps(call.name))}, "arguments": {neutralize(arguments)}}}</action>'
+
+
+def write_native_call(call: ToolCall, *, call_id: str) -> ToolCall:
+    """Return `call` for the history of a provider with native tools, with its wire id.
+
+    Servers refuse a history with invalid function names, or with arguments that are not a JSON object. Such names are
+    respelled, and such arguments are left out. The result of the call has the error.
+    """
+    name = _NO_NAME.sub("_", call.name)[:_MAX_NATIVE_NAME] or "_"
+    try:
+        parse_arguments(call.arguments_json)
+    except ValueError:
+        return replace(call, call_id=call_id, name=name, arguments_json="{}")
+    return replace(call, call_id=call_id, name=name, arguments_json=neutralize(call.arguments_json.strip() or "{}"))
+
+
+def fence_observation(result: ToolResult, *, nonce: str, shown: str | None = None) -> str:
+    """Return a fence with `result`, or with `shown` instead."""
+    attributes = f' call="{result.call_id}"'
+    return fence("observation", result.result_json if shown is None else shown, nonce=nonce, attributes=attributes)
+
+
+def write_placeholder(result: ToolResult, *, handle: str, tokens: int, is_failure_kept: bool = False) -> str:
+    """Return the line that replaces a result; `is_failure_kept` is whether a failed one can be read by its handle."""
+    reading = f"{tokens} tokens: read_tool_result with handle {handle} shows it]"
+    if result.is_error:
+        return f"[left out, the call failed, {reading}" if is_failure_kept else "[left out: the call failed]"
+    return f"[left out, {reading}"

@@ -5,7 +5,7 @@ Such a model calls a tool by ending its reply with
     <action>{"tool": "calculator", "arguments": {"expression": "12.5 / 100 * 640"}}</action>
 
 The parser closes the reply there, so text after it, such as an invented observation, is never read. The result of a
-tool is returned in a fence with the run's nonce (`context.step_messages`).
+tool is returned in a fence with the run's nonce (`context.step_records`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, c
 from reasond_server.runs.work import ABANDONED, WorkRequest, build_error_ending, build_failure
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.types import Result
-from reasond_server.types.headlines import write_headline
+from reasond_server.types.executions import write_headline
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from reasond_server.errors.request import (
 )
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ImagePart, Message, Role, find_image_tokens
-from reasond_server.llm.prefaced_model import Preface, PrefacedModel
+from reasond_server.llm.wrapped_models import Preface, PrefacedModel
 from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.tools.programs import build_refusal
 from reasond_server.types import StrategySource

@@ -38,7 +38,7 @@ class WorkRequest:
         budget: the limits of tokens, calls and time.
         session: the session that a new execution enters; None if it belongs to none.
         model: the model of the run; None for the server's.
-        question: the first line of what is asked (`types.headlines`), for lists.
+        question: the first line of what is asked (`types.executions.write_headline`), for lists.
         wire: the transport that it came by.
         prompts_begin_with: what its prompts show first and others of its tenant may show, too: a session, a material,
             the beginning of a conversation. Empty for nothing.

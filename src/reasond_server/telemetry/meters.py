@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.reasons import list_error_classes
+from reasond_server.telemetry.catalogue import Registry, Vocabulary
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS
-from reasond_server.telemetry.series import Registry, Vocabulary
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:

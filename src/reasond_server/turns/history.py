@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.reasoning_context import write_steps
 from reasond_server.context.reasoning_parts import PromptPart
-from reasond_server.context.step_messages import WireIds
+from reasond_server.context.step_records import WireIds
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.store import ExecutionFilter

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.calls import run_by_size
 from reasond_server.context.reasoning_parts import StoredRendering
 from reasond_server.context.sections import FENCE_RULE, fence
-from reasond_server.context.step_messages import fence_observation
+from reasond_server.context.step_records import fence_observation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.llm.model import Message, ModelFinish, Role

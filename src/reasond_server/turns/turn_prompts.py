@@ -15,7 +15,7 @@ from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
 from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
-from reasond_server.llm.prefaced_model import join_neighbours
+from reasond_server.llm.wrapped_models import join_neighbours
 from reasond_server.tools.results import to_error_text
 from reasond_server.types import ToolResult
 from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering

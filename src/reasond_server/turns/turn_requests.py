@@ -29,7 +29,7 @@ from reasond_server.requests.task_checks import (
 )
 from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.turns.policy import OnUnknownOutcome
-from reasond_server.turns.tool_schemas import read_schema
+from reasond_server.turns.turn_tools import read_schema
 from reasond_server.types.turns import ContextScope
 
 if TYPE_CHECKING:

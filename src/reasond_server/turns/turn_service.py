@@ -32,7 +32,7 @@ from reasond_server.turns.turn_requests import check_no_wait, check_part, check_
 from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn, write_conversation
 from reasond_server.turns.turn_work import TurnAssignment, TurnWork
 from reasond_server.types import Cursor
-from reasond_server.types.headlines import write_headline
+from reasond_server.types.executions import write_headline
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
 

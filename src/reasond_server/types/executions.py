@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
 
-from reasond_server.types.headlines import write_headline
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.metrics import Metrics
 from reasond_server.types.steps import StepDetail
@@ -276,3 +275,17 @@ class ModelCall:
         """How many characters its texts have."""
         texts = (self.text, self.thinking, *self.tool_calls, *(each.text for each in self.prompt))
         return sum(map(len, texts))
+
+
+_MOST_CHARACTERS: Final = 200
+_LOOKED_AT: Final = 2_000
+"""How many characters of a text are looked at: it may have two million."""
+
+
+def write_headline(text: str) -> str:
+    """Return the first line of `text` that says something: at most 200 characters, all of them printable."""
+    for line in text.lstrip()[:_LOOKED_AT].splitlines():
+        kept = "".join(filter(str.isprintable, " ".join(line.split())))
+        if kept:
+            return kept if len(kept) <= _MOST_CHARACTERS else f"{kept[: _MOST_CHARACTERS - 1]}…"
+    return ""

@@ -20,8 +20,8 @@ from reasond_server.types.executions import (
     FinishReason,
     LastEvent,
     TextDelta,
+    write_headline,
 )
-from reasond_server.types.headlines import write_headline
 from reasond_server.types.kinds import EVENTS, NOT_CONTENT, FieldOptions, Word
 from reasond_server.types.tasks import Budget
 from reasond_server.types.usage import Usage

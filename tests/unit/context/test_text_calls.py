@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.step_messages import write_action, write_native_call, write_placeholder
+from reasond_server.context.step_records import write_action, write_native_call, write_placeholder
 from reasond_server.context.text_calls import UnreadableActionError, cut_invention, read_action
 from reasond_server.types import ToolCall, ToolResult
 

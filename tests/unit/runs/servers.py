@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.eventlog.memory import MemoryExecutionStore
-from reasond_server.llm.traced_model import trace_model
+from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.followers import Follower

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reasond_server.telemetry.catalogue import Vocabulary
 from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import ServerSnapshot
-from reasond_server.telemetry.series import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

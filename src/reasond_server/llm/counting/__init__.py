@@ -5,7 +5,6 @@ Nothing here calls a server. `ChatModel.count_exactly` returns the count of a se
 
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
 from reasond_server.llm.counting.learners import Forkable, Learner, make_fork
-from reasond_server.llm.counting.tokenizers import choose_counter
-from reasond_server.llm.counting.word_pieces import WordPieceCounter
+from reasond_server.llm.counting.tokenizers import WordPieceCounter, choose_counter
 
 __all__ = ["ByteCounter", "EstimatingCounter", "Forkable", "Learner", "WordPieceCounter", "choose_counter", "make_fork"]

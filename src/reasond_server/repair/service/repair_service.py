@@ -25,7 +25,7 @@ from reasond_server.requests.task_checks import digest_request, find_in_budget, 
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.types import Cursor
-from reasond_server.types.headlines import write_headline
+from reasond_server.types.executions import write_headline
 from reasond_server.types.repairs import (
     CheckRole,
     EnvironmentInfo,

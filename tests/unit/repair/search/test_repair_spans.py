@@ -11,7 +11,7 @@ import pytest
 
 from reasond_server.errors.repairs import CheckUnusableError
 from reasond_server.llm.openai.backend_options import RetryPolicy
-from reasond_server.llm.traced_model import trace_model
+from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.repair.search.repair_spans import trace_generation, trace_scoring, trace_validation
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.telemetry.scope import current

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.sections import build_prompt
-from reasond_server.context.step_messages import WireIds
-from reasond_server.context.step_records import CallRecord
+from reasond_server.context.step_records import CallRecord, WireIds
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Message, Role, ToolSpec
 from reasond_server.strategies.react.conversation import Conversation

@@ -8,7 +8,7 @@ from reasond_server.context.calls import bound_prompt, count_prompt
 from reasond_server.llm.counting import WordPieceCounter, make_fork
 from reasond_server.llm.counting.learners import can_fork, can_learn
 from reasond_server.llm.model import ChatRequest, Message, Role
-from reasond_server.llm.prefaced_model import Preface, PrefacedModel, preface_counter
+from reasond_server.llm.wrapped_models import Preface, PrefacedModel, preface_counter
 from reasond_server.testing import ScriptedModel
 
 RULES = Message(role=Role.SYSTEM, content="Think.")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.config.settings import ServerSettings
-from reasond_server.http_api.cross_origin import CrossOriginApp
 from reasond_server.http_api.exchange import send_answer
 from reasond_server.http_api.http_server import HttpServer
+from reasond_server.http_api.request_middleware import CrossOriginApp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

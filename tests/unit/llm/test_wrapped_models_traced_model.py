@@ -10,7 +10,7 @@ from opentelemetry.trace import StatusCode
 from reasond_server.demo import DemoModel
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.llm.model import ChatModel, ChatRequest, Finished, Message, ModelEvent, Role
-from reasond_server.llm.traced_model import TracedModel, trace_model
+from reasond_server.llm.wrapped_models import TracedModel, trace_model
 from reasond_server.telemetry.propagation import build_outgoing_headers, parse_traceparent
 from reasond_server.telemetry.scope import Scope, enter
 from reasond_server.telemetry.span_export import TracingOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.types.headlines import write_headline
+from reasond_server.types.executions import write_headline
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, Role, Text
-from reasond_server.llm.preferred_models import PreferredModels
+from reasond_server.llm.wrapped_models import PreferredModels
 from reasond_server.testing import Reply, ScriptedModel
 
 REQUEST = ChatRequest(messages=[Message(role=Role.USER, content="hello")], max_tokens=16)
