@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.context import tags
 from reasond_server.demo.demo_model import DemoModel
-from reasond_server.llm.counting import word_pieces
+from reasond_server.llm.counting import tokenizers
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.chain_of_thought import ChainOfThought, ChainOfThoughtConfig
@@ -41,7 +41,7 @@ async def test_no_turn_of_the_event_loop_reads_a_long_text(
     ask: Callable[[str], AsyncGenerator[StrategyEvent, None]], unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = unit * (8 * LONG_TEXT_CHARACTERS // len(unit))
-    reading = watch_patterns(monkeypatch, tags, word_pieces)
+    reading = watch_patterns(monkeypatch, tags, tokenizers)
     async with reading.watch_turns():
         events = [event async for event in ask(text)]
     assert isinstance(events[-1], Outcome)

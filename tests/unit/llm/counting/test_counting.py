@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.llm.counting import ByteCounter, WordPieceCounter, word_pieces
+from reasond_server.llm.counting import ByteCounter, WordPieceCounter, tokenizers
 from reasond_server.llm.model import PIECE_CHARACTERS, Message, Role, TokenCounter
 from tests.watched_patterns import watch_patterns
 
@@ -125,7 +125,7 @@ def test_a_text_that_is_looked_at_in_parts_has_the_same_pieces(end: str, size: i
 
 @pytest.mark.parametrize("unit", ["<", "a", "word ", " ", "\u0301"])
 def test_no_expression_reads_more_than_a_piece_of_a_long_text(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = watch_patterns(monkeypatch, word_pieces)
+    reading = watch_patterns(monkeypatch, tokenizers)
     text = unit * (4 * PIECE_CHARACTERS)
     assert WORDS.count_text(text)
     assert WORDS.head(text, PIECE_CHARACTERS)
