@@ -1,13 +1,11 @@
-"""Measure bounded context against a single pass of the same length: tokens and CPU on a real engine, and seconds.
+"""Measure bounded context against a single pass of the same length: tokens and CPU on a real engine.
 
 Prints a table, writes results/bounded_vs_plain.json beside this file, docs/strategies/bounded_savings.svg and the
 tables of bounded_savings.md. Up to --engine-most tokens, both run on a real llama.cpp (`benchmarks.counting_engine`). A
 pass of n tokens is the beginning of a longer pass, and a run of k windows is the beginning of a longer run, except for
-the words "this is the last window". So each of --rounds rounds makes one pass and one run of each configuration, in
-turn, and reads the clocks on the way: seconds, and CPU seconds of the engine, which depend less on other load. Lengths
-beyond --engine-most are counted on a scripted model whose exact counter counts the same calls, without clocks. Savings
-are computed from the usage of both. --times repeats only the measurement of seconds, on a quiet machine, with one pass
-right before each run, and keeps the other results.
+the words "this is the last window". So one pass and one run of each configuration are made, and the CPU seconds of the
+engine are read on the way. Lengths beyond --engine-most are counted on a scripted model whose exact counter counts the
+same calls, without them. Savings are computed from the usage of both.
 """
 
 from __future__ import annotations
@@ -15,15 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
-import statistics
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.counting_engine import WORDS, Call, Clock, Completing, Pass, Recording, engine_model, plain
+from benchmarks.counting_engine import WORDS, Call, Completing, Pass, Recording, engine_model, plain
 from benchmarks.drawing import line_chart
 from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.pages import put_between
@@ -55,14 +51,12 @@ FIGURES = (
     "prompt tokens cached",
     "engine CPU, s",
 )
-TIMES = ("C / m", "mode", "written", "one pass, s", "windows, s", "added", "least to most")
 PACKAGES = ("reasond-server", "xllamacpp")
 LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
 # Also measured with a summary call for each window; a random walk never answers such a call with fields.
 HYBRID = ((8192, 4096), (8192, 1024), (4096, 1024))
 CONFIGS = ((8192, 4096), (8192, 1024), (4096, 1024), (2048, 512), (1152, 512))
 ENGINE_MOST = 128_000
-ROUNDS = 1
 MOST_ITERATIONS = 50
 MARGIN = 0.3
 PROMPT_TOKENS = 330
@@ -71,7 +65,7 @@ QUESTION = "What is six times seven?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One length under one configuration; the engine's CPU seconds are those of the first round, None without one."""
+    """One length under one configuration; CPU seconds are those of the engine, None without one."""
 
     chunk_size: int
     carryover_size: int
@@ -91,20 +85,6 @@ class Row:
     bounded_cpu_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The seconds of one length under one configuration: medians over the rounds, and the addition in each round."""
-
-    chunk_size: int
-    carryover_size: int
-    mode: str
-    windows: int
-    written: int
-    plain_s: float
-    bounded_s: float
-    added_pct: Sequence[float]
-
-
 class Counting(WrappedModel["ChatModel"]):
     """Passes calls on to the scripted model and records them."""
 
@@ -118,8 +98,7 @@ class Counting(WrappedModel["ChatModel"]):
             async for event in events:
                 if isinstance(event, Finished):
                     is_summary = request.messages[-1].content == SUMMARY_REQUEST
-                    at = Clock(wall_s=0.0, cpu_s=0.0)
-                    self.calls.append(Call(usage=event.usage, is_summary=is_summary, at=at))
+                    self.calls.append(Call(usage=event.usage, is_summary=is_summary))
                 yield event
 
 
@@ -177,7 +156,7 @@ def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one
     for call in calls:
         (meter.add_carryover if call.is_summary else meter.add)(call.usage)
     usages = [call.usage for call in calls]
-    written, is_timed = written_by(calls), len(one.at) > 1
+    written, is_timed = written_by(calls), len(one.cpu_s) > 1
     single = one.prompt_tokens + written
     reprompt = meter.compare(SavingsBaseline.REPROMPT, prompt_tokens=one.prompt_tokens)
     peak, sent = max(usage.total_tokens for usage in usages), sum(usage.input_tokens for usage in usages)
@@ -199,25 +178,8 @@ def row_of(config: BoundedContextConfig, engine: str, calls: Sequence[Call], one
         reprompt_tokens_pct=round(reprompt.tokens_pct, 1) if reprompt else 0.0,
         peak_window=peak,
         cached_pct=round(100 * sum(usage.cached_input_tokens for usage in usages) / sent, 1) if is_timed else None,
-        plain_cpu_s=round(one.after(written).cpu_s, 2) if is_timed else None,
-        bounded_cpu_s=round(calls[-1].at.cpu_s, 2) if is_timed else None,
-    )
-
-
-def times_of(row: Row, runs: Sequence[tuple[Sequence[Call], Pass]]) -> Times:
-    """Return the times of all rounds for the length of `row`."""
-    cut = [(first_windows(calls, row.windows), one) for calls, one in runs]
-    mine = [calls[-1].at.wall_s for calls, _ in cut]
-    theirs = [one.after(written_by(calls)).wall_s for calls, one in cut]
-    return Times(
-        chunk_size=row.chunk_size,
-        carryover_size=row.carryover_size,
-        mode=row.mode,
-        windows=row.windows,
-        written=row.written,
-        plain_s=round(statistics.median(theirs), 2),
-        bounded_s=round(statistics.median(mine), 2),
-        added_pct=[addition_pct(one, other) for one, other in zip(mine, theirs, strict=True)],
+        plain_cpu_s=round(one.after(written), 2) if is_timed else None,
+        bounded_cpu_s=round(calls[-1].cpu_s, 2) if is_timed else None,
     )
 
 
@@ -245,42 +207,24 @@ def configs(most: int, modes: Sequence[CarryoverMode]) -> Iterator[tuple[Bounded
                 )
 
 
-async def on_engine(
-    model: Completing, most: int, rounds: int, *, is_paired: bool
-) -> AsyncGenerator[tuple[list[Row], list[Times], list[float]], None]:
-    """After each run, yield the rows and times so far, and the machine's load average (one minute) after each run.
-
-    A round has one pass for all its runs, or, if it `is_paired`, one pass before each run, somewhat longer than the
-    run.
-    """
-    one: Pass | None = None
-    runs: dict[BoundedContextConfig, list[tuple[Sequence[Call], Pass]]] = {}
-    load = []
+async def on_engine(model: Completing, most: int) -> AsyncGenerator[list[Row], None]:
+    """Make one pass, and after each run yield the rows so far."""
     lengths = [length for length in LENGTHS if length <= most]
     await plain(model, QUESTION, LENGTHS[0])
-    for _ in range(rounds):
-        one = None
-        for config, reach in configs(most, (CarryoverMode.TAIL, CarryoverMode.HYBRID)):
-            if one is None or is_paired:
-                # A run ends with a whole window and may write more than required; the engine's window is 5/4 of `most`.
-                one = await plain(model, QUESTION, reach * 6 // 5 if is_paired else most + most // 10)
-                print(f"one pass: {one.words[-1]} tokens, {one.at[-1]}", flush=True)
-            calls = await run_bounded(Recording(model=model), config, reach)
-            runs.setdefault(config, []).append((calls, one))
-            load.append(round(os.getloadavg()[0], 1))
-            found = [
-                (row, its_runs)
-                for config, its_runs in runs.items()
-                for row in chosen_rows(config, "llama.cpp", *its_runs[0], lengths)
-            ]
-            times = [times_of(row, its_runs) for row, its_runs in found]
-            yield [row for row, _ in found], times, load
+    # A run ends with a whole window and may write more than required; the engine's window is 5/4 of `most`.
+    one = await plain(model, QUESTION, most + most // 10)
+    print(f"one pass: {one.words[-1]} tokens, {one.cpu_s[-1]:.2f} CPU s", flush=True)
+    rows: list[Row] = []
+    for config, reach in configs(most, (CarryoverMode.TAIL, CarryoverMode.HYBRID)):
+        calls = await run_bounded(Recording(model=model), config, reach)
+        rows += chosen_rows(config, "llama.cpp", calls, one, lengths)
+        yield rows
 
 
 async def count_rows(model: ChatModel, lengths: Sequence[int], prompt_tokens: int) -> list[Row]:
     """Return the rows that are counted without an engine."""
     rows = []
-    one = Pass(prompt_tokens=prompt_tokens, words=(0,), at=(Clock(wall_s=0.0, cpu_s=0.0),))
+    one = Pass(prompt_tokens=prompt_tokens)
     for config, reach in configs(max(lengths, default=0), (CarryoverMode.TAIL,)):
         if reach >= (1 - MARGIN) * min(lengths):
             calls = await run_bounded(Counting(model=model), config, reach)
@@ -330,9 +274,6 @@ def draw(rows: Sequence[Row]) -> str:
 def page_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the lines between the markers of bounded_savings.md."""
     rows = [Row(**row) for row in report["rows"]]
-    times = [Times(**one) for one in report["times"]["rows"]]
-    load, rounds = report["times"]["load"], max(len(one.added_pct) for one in times)
-    processors = report["circumstances"]["processors"]
     cpu = [(row, addition_pct(row.bounded_cpu_s or 0.0, row.plain_cpu_s)) for row in rows if row.plain_cpu_s]
     return [
         f"Up to {report['engine_most']:,} tokens on the engine. Engine CPU: seconds of one pass and of the windows.",
@@ -340,16 +281,7 @@ def page_lines(report: Mapping[str, Any]) -> list[str]:
         *head(("C / m", "mode", "engine", "written", "calls", *FIGURES)),
         *map(table_row, rows),
         "",
-        *goal_lines(cpu, "CPU"),
-        "",
-        f"Seconds, in {rounds} round(s) of one pass and each configuration in turn: medians, and the least",
-        f"and the most that was added. Load of the machine (processes ready to run, of {processors} processors):",
-        f"{min(load):g} to {max(load):g}.",
-        "",
-        *head(TIMES),
-        *map(times_row, times),
-        "",
-        *goal_lines([(one, statistics.median(one.added_pct)) for one in times], "time"),
+        *goal_lines(cpu),
     ]
 
 
@@ -358,7 +290,7 @@ def head(titles: Sequence[str]) -> list[str]:
     return [f"| {' | '.join(titles)} |", f"| {' | '.join('---' for _ in titles)} |"]
 
 
-def goal_lines(found: Sequence[tuple[Row | Times, float]], what: str) -> list[str]:
+def goal_lines(found: Sequence[tuple[Row, float]]) -> list[str]:
     """Return for each mode the number of rows whose addition was below the goal, and the rows above it."""
     lines = []
     for mode in CarryoverMode:
@@ -367,7 +299,7 @@ def goal_lines(found: Sequence[tuple[Row | Times, float]], what: str) -> list[st
         if mine:
             missed = f"; not with {'; '.join(over)}." if over else "."
             kept = f"in {len(mine) - len(over)} of {len(mine)} rows"
-            lines.append(f"- `{mode.value}`: less than {GOAL_PCT} % of {what} added {kept}{missed}")
+            lines.append(f"- `{mode.value}`: less than {GOAL_PCT} % of CPU added {kept}{missed}")
     return lines
 
 
@@ -384,16 +316,7 @@ def table_row(row: Row) -> str:
     )
 
 
-def times_row(one: Times) -> str:
-    """Return a row of the page's table of times."""
-    return (
-        f"| {one.chunk_size} / {one.carryover_size} | {one.mode} | {one.written:,} | {one.plain_s:.2f} "
-        f"| {one.bounded_s:.2f} | {statistics.median(one.added_pct):+.0f} % "
-        f"| {min(one.added_pct):+.0f} to {max(one.added_pct):+.0f} |"
-    )
-
-
-def order(row: Row | Times) -> tuple[int, str, int]:
+def order(row: Row) -> tuple[int, str, int]:
     """Return the sort key of a row in the tables."""
     return CONFIGS.index((row.chunk_size, row.carryover_size)), row.mode, row.written
 
@@ -405,31 +328,21 @@ def write_down(report: Mapping[str, Any]) -> None:
     put_between(PAGE, BEGIN, END, "\n".join(["", *page_lines(report), ""]))
 
 
-async def measure(engine_most: int, rounds: int, *, only_times: bool) -> None:
+async def measure(engine_most: int) -> None:
     """Measure both ways; write the results after each run, so that a benchmark that is stopped early leaves some."""
     async with engine_model(engine_most * 5 // 4) as model:
         prompt_tokens = (await plain(model, QUESTION, 1)).prompt_tokens
         beyond = [length for length in LENGTHS if length > engine_most]
-        rest = await count_rows(scripted_model(), beyond, prompt_tokens) if beyond and not only_times else []
-        async with aclosing(on_engine(model, engine_most, rounds, is_paired=only_times)) as results:
-            async for rows, times, load in results:
-                taken = {
+        rest = await count_rows(scripted_model(), beyond, prompt_tokens) if beyond else []
+        async with aclosing(on_engine(model, engine_most)) as results:
+            async for rows in results:
+                report = {
                     "circumstances": circumstances(PACKAGES),
-                    "load": load,
-                    "rows": [asdict(one) for one in sorted(times, key=order)],
+                    "question": QUESTION,
+                    "engine_most": engine_most,
+                    "rows": [asdict(row) for row in sorted([*rows, *rest], key=order)],
                 }
-                if only_times:
-                    report = json.loads(RESULTS.read_text(encoding="utf-8")) | {"times": taken}
-                else:
-                    report = {
-                        "circumstances": circumstances(PACKAGES),
-                        "question": QUESTION,
-                        "engine_most": engine_most,
-                        "rows": [asdict(row) for row in sorted([*rows, *rest], key=order)],
-                        "times": taken,
-                    }
-                if times:
-                    write_down(report)
+                write_down(report)
     for row in sorted([*rows, *rest], key=lambda one: one.written):
         print_row(row)
 
@@ -438,11 +351,9 @@ def main() -> None:
     """Measure, print, write the results and draw the chart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--engine-most", type=int, default=ENGINE_MOST, help="most tokens on the engine (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds on the engine (%(default)s)")
-    parser.add_argument("--times", action="store_true", help="repeat the seconds and leave all else as it was measured")
     chosen = parser.parse_args()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(measure(chosen.engine_most, max(1, chosen.rounds), only_times=chosen.times))
+        runner.run(measure(chosen.engine_most))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A llama.cpp whose model writes without end, called without its chat parser: tokens, seconds and CPU seconds per call.
+"""A llama.cpp whose model writes without end, called without its chat parser: tokens and CPU seconds per call.
 
 The model walks at random over nine words; the words of our prompts are single tokens, as in real models. The server's
 chat endpoint parses the whole reply again at every token, which takes longer than attention for long replies and would
@@ -12,7 +12,6 @@ import json
 import os
 import re
 import tempfile
-import time
 from bisect import bisect_left
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -45,36 +44,25 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """Seconds of wall time, and CPU seconds of the engine."""
-
-    wall_s: float
-    cpu_s: float
-
-    def __sub__(self, other: Clock) -> Clock:
-        return Clock(wall_s=self.wall_s - other.wall_s, cpu_s=self.cpu_s - other.cpu_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a run: its usage, whether it made a summary, and the clock since the start of the run."""
+    """One call of a run: its usage, whether it made a summary, and the engine's CPU seconds since the run began."""
 
     usage: Usage
     is_summary: bool
-    at: Clock
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """A single pass: the tokens of its prompt, and the clock by the number of words written."""
+    """A single pass: the tokens of its prompt, and the engine's CPU seconds by the number of words written."""
 
     prompt_tokens: int
-    words: Sequence[int]
-    at: Sequence[Clock]
+    words: Sequence[int] = (0,)
+    cpu_s: Sequence[float] = (0.0,)
 
-    def after(self, written: int) -> Clock:
-        """Return the clock at the moment when the pass had written so many tokens, to 100 tokens."""
-        return self.at[min(bisect_left(self.words, written), len(self.at) - 1)]
+    def after(self, written: int) -> float:
+        """Return the CPU seconds at the moment when the pass had written so many tokens, to 100 tokens."""
+        return self.cpu_s[min(bisect_left(self.words, written), len(self.cpu_s) - 1)]
 
 
 class Completing(WrappedModel["ChatModel"]):
@@ -85,10 +73,10 @@ class Completing(WrappedModel["ChatModel"]):
         self._engine = engine
         self._session = session
 
-    def clock(self) -> Clock:
-        """Return the time and the CPU time of the engine, to 10 ms."""
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the engine so far, to 10 ms."""
         fields = Path(f"/proc/{self._engine.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-        return Clock(wall_s=time.perf_counter(), cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS)
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the engine.
@@ -139,13 +127,8 @@ class Recording(WrappedModel[Completing]):
 
     def __init__(self, *, model: Completing) -> None:
         super().__init__(model=model)
-        self._begun = model.clock()
+        self._begun_s = model.cpu_s()
         self.calls: list[Call] = []
-
-    @property
-    def written(self) -> int:
-        """Tokens written in windows."""
-        return sum(call.usage.output_tokens for call in self.calls if not call.is_summary)
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model."""
@@ -153,8 +136,8 @@ class Recording(WrappedModel[Completing]):
             async for event in events:
                 if isinstance(event, Finished):
                     is_summary = request.messages[-1].content == SUMMARY_REQUEST
-                    at = self._model.clock() - self._begun
-                    self.calls.append(Call(usage=event.usage, is_summary=is_summary, at=at))
+                    cpu_s = self._model.cpu_s() - self._begun_s
+                    self.calls.append(Call(usage=event.usage, is_summary=is_summary, cpu_s=cpu_s))
                 yield event
 
 
@@ -196,10 +179,10 @@ async def plain(model: Completing, question: str, tokens: int) -> Pass:
     """Write `tokens` in one pass.
 
     Raises:
-      SystemExit: the engine's token count differs from ours, so that the clock readings would be at wrong places.
+      SystemExit: the engine's token count differs from ours, so that the CPU seconds would be at wrong places.
     """
     messages = (Message(role=Role.SYSTEM, content="Think step by step."), Message(role=Role.USER, content=question))
-    words, at, begun, heard = [0], [Clock(wall_s=0.0, cpu_s=0.0)], model.clock(), 0
+    words, cpu_s, begun_s, heard = [0], [0.0], model.cpu_s(), 0
     async with aclosing(model.stream(ChatRequest(messages=messages, max_tokens=tokens, temperature=1.0))) as events:
         async for event in events:
             if isinstance(event, Text):
@@ -208,7 +191,7 @@ async def plain(model: Completing, question: str, tokens: int) -> Pass:
                 usage = event.usage
             if heard >= words[-1] + CLOCK_EVERY or isinstance(event, Finished):
                 words.append(heard)
-                at.append(model.clock() - begun)
+                cpu_s.append(model.cpu_s() - begun_s)
     if usage.output_tokens != heard:
         raise SystemExit(f"the engine counted {usage.output_tokens} tokens, {heard} words came")
-    return Pass(prompt_tokens=usage.input_tokens, words=words, at=at)
+    return Pass(prompt_tokens=usage.input_tokens, words=words, cpu_s=cpu_s)

@@ -44,7 +44,13 @@ def line_chart(
     def down(y: float) -> float:
         return _TOP + (top - y) / (top - bottom) * (_HEIGHT - _TOP - _BOTTOM)
 
-    parts = _begin(title, x_title)
+    # The title is for screen readers too.
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
+        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(x_title)}</text>',
+    ]
     for y in range(bottom, top + 1, 25):
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{down(y):.1f}" y2="{down(y):.1f}"/>')
         parts.append(f'<text x="{_LEFT - 8}" y="{down(y) + 4:.1f}" text-anchor="end">{y}</text>')
@@ -62,54 +68,6 @@ def line_chart(
         parts.append(f'<line {style} x1="{_WIDTH - _RIGHT + 14}" x2="{_WIDTH - _RIGHT + 44}" y1="{key}" y2="{key}"/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 52}" y="{key + 4}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def stacked_bars(
-    bars: Sequence[Mapping[str, float]], *, title: str, x_title: str, limit: tuple[str, int], y_step: int
-) -> str:
-    """Return a chart with one column for each of `bars`, whose parts stand on each other; numbered from 1.
-
-    The dashed line is the limit, with its label; `y_step` is the distance of the marks of the y axis.
-    """
-    limit_label, top = limit
-
-    def up(y: float) -> float:
-        return _TOP + (1 - y / top) * (_HEIGHT - _TOP - _BOTTOM)
-
-    right, pitch = _WIDTH - _RIGHT, (_WIDTH - _LEFT - _RIGHT) / len(bars)
-    parts = _begin(title, x_title)
-    for y in range(0, top + 1, y_step):
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{up(y):.1f}" y2="{up(y):.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{up(y) + 4:.1f}" text-anchor="end">{y:,}</text>')
-    marked = max(1, math.ceil(len(bars) / 12))
-    names = list(bars[0])
-    for number, bar in enumerate(bars):
-        x, below = _LEFT + pitch * (number + 0.1), 0.0
-        for name, colour in zip(names, _COLOURS, strict=False):
-            height = up(below) - up(below + bar[name])
-            below += bar[name]
-            box = f'x="{x:.1f}" y="{up(below):.1f}" width="{0.8 * pitch:.1f}" height="{height:.1f}"'
-            parts.append(f'<rect {box} fill="{colour}"/>')
-        if number % marked == 0:
-            middle = x + 0.4 * pitch
-            parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 30}" text-anchor="middle">{number + 1}</text>')
-    for place, (name, colour) in enumerate(reversed(list(zip(names, _COLOURS, strict=False)))):
-        key = _TOP + 32 + 22 * place
-        parts.append(f'<rect x="{right + 14}" y="{key - 11}" width="14" height="14" fill="{colour}"/>')
-        parts.append(f'<text x="{right + 36}" y="{key}">{escape(name)}</text>')
-    parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{_TOP}" y2="{_TOP}" stroke="#e11d48" stroke-dasharray="5 4"/>')
-    parts.append(f'<text x="{right + 6}" y="{_TOP + 4}">{escape(limit_label)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _begin(title: str, x_title: str) -> list[str]:
-    """Return the beginning of a picture: its title, for screen readers too, and that of the x axis."""
-    return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<text x="{_LEFT}" y="24" font-weight="bold">{escape(title)}</text>',
-        f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{escape(x_title)}</text>',
-    ]
 
 
 def _list_thousands(low: float, high: float) -> Iterator[tuple[float, str]]:

@@ -1,4 +1,4 @@
-"""Fill the tables of benchmarks/README.md and docs/measured.md from benchmarks/results, and draw the windows.
+"""Fill the tables of benchmarks/README.md and docs/measured.md from benchmarks/results.
 
 The text of the pages is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
 """
@@ -12,12 +12,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Final
 
-from benchmarks.drawing import stacked_bars
 from scripts.pages import ROOT, cell, fill_tables, table
 
 PERFORMANCE: Final = Path("benchmarks") / "README.md"
 MEASURED: Final = Path("docs") / "measured.md"
-PICTURES: Final = Path("docs") / "guides"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 SAVINGS: Final = {"chunk_size": 8192, "carryover_size": 1024, "mode": "tail"}
 PATHS: Final = {
@@ -369,22 +367,9 @@ def count(calls: float) -> str:
     return f"{calls:.1f}" if calls < FEW else f"{calls:,.0f}"
 
 
-def draw_windows(run: Report) -> str:
-    """Return the picture of the windows of a run."""
-    size = run["chunk_size"]
-    begin = "A book is read" if run["run"] == "reading" else "Reasoning"
-    return stacked_bars(
-        run["windows"],
-        title=f"{begin} in windows of {size:,} tokens (carryover at most {run['carryover_size']:,})",
-        x_title=f"window ({run['model']}, mode {run['mode']}); tokens",
-        limit=(f"limit {size:,}", size),
-        y_step=size // 4,
-    )
-
-
 def make_pages() -> dict[Path, str]:
-    """Return the pages and pictures."""
-    pages = {PICTURES / f"cost_windows_{run['run']}.svg": draw_windows(run) for run in read("window_bars")["runs"]}
+    """Return the pages."""
+    pages = {}
     for path, tables in TABLES.items():
         made = {name: each.lines(read(each.report)) for name, each in tables.items()}
         if path == PERFORMANCE:
