@@ -317,6 +317,7 @@ EXECUTE_METHOD = "reasoning.execute"
 MAX_DEPTH = 16
 
 _A2A_VERSION = "1.0"
+_A2A_BINDINGS = ("JSONRPC", "GRPC", "HTTP+JSON")
 _TEXT_PLAIN = "text/plain"
 _PREFIX = "reasoning.strategy."
 _SHOWN_VIOLATIONS = 20
@@ -386,14 +387,21 @@ def build_server_card(
     jsonrpc_url: str,
     strategies: Mapping[str, str],
     supported_methods: Sequence[str],
+    a2a_urls: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Build this server's card; `strategies` maps names to descriptions; an empty address omits its interface.
+
+    `a2a_urls` are those of A2A's own bindings JSONRPC and HTTP+JSON; with them gRPC has its binding, too.
 
     Equal arguments give equal cards. A2A requires at least one skill: without strategies, the skill is to list them.
     """
     skills = [_build_strategy_skill(strategy, strategies[strategy]) for strategy in sorted(strategies)]
     methods = list(dict.fromkeys((EXECUTE_METHOD, *supported_methods)))
     interfaces = [_build_interface(jsonrpc_url, JSONRPC_BINDING), _build_interface(grpc_url, GRPC_BINDING)]
+    if a2a_urls:
+        # Clients hand the address of gRPC to their channel, which takes no scheme.
+        urls = (a2a_urls[0], grpc_url.rpartition("://")[2], a2a_urls[1])
+        interfaces = [*map(_build_interface, urls, _A2A_BINDINGS), *interfaces]
     params = {
         "supported_methods": methods,
         "capabilities": [f"{_PREFIX}{strategy}" for strategy in sorted(strategies)],

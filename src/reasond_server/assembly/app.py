@@ -45,9 +45,11 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
 from reasond_server.http_api.request_middleware import CrossOriginApp
 from reasond_server.llm.wrapped_models import trace_model
+from reasond_server.protocols.a2a.a2a_endpoint import A2A_ROOT, HTTP_ROOT
 from reasond_server.protocols.attachments import Attachments
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED
+from reasond_server.services.a2a import A2aInterface, serve_a2a
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats
 from reasond_server.services.executions import serve_executions
@@ -272,9 +274,10 @@ class Server:
             directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
         )
         services = self._services(core, agents)
-        self._grpc = self._grpc_server(services)
+        a2a = self._build_a2a(core)
+        self._grpc = self._grpc_server([*services, *([] if a2a is None else [a2a.grpc])])
         if settings.server.http_address:
-            self._http = self._http_server(core, agents, services)
+            self._http = self._http_server(core, agents, services, {} if a2a is None else {A2A_ROOT: a2a.http})
         await core.tools.start()
         await self._grpc.start()
         for listener in (self._http, self._metrics_http):
@@ -306,6 +309,18 @@ class Server:
             serve_agents(agents),
         )
 
+    def _build_a2a(self, core: Core) -> A2aInterface | None:
+        """Return the bindings of A2A; None if it is off."""
+        if not self._settings.a2a.enabled:
+            return None
+        return serve_a2a(
+            core.reasoning,
+            core.turns,
+            desk=core.observed,
+            write_timeout_s=self._settings.server.write_timeout_s,
+            observer=self._telemetry.observer,
+        )
+
     def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
@@ -319,7 +334,9 @@ class Server:
             tracing=self._tracing,
         )
 
-    def _http_server(self, core: Core, agents: AgentService, services: Sequence[Service]) -> HttpServer:
+    def _http_server(
+        self, core: Core, agents: AgentService, services: Sequence[Service], interfaces: Mapping[str, Interface]
+    ) -> HttpServer:
         server = self._settings.server
         observer = self._telemetry.observer
         methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
@@ -336,7 +353,7 @@ class Server:
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
             metrics=self._metrics_page,
-            interfaces=self._interfaces(core),
+            interfaces={**self._interfaces(core), **interfaces},
             further_pages=build_console_pages() if server.console else None,
         )
         host, port = split_address(server.http_address)
@@ -398,6 +415,7 @@ class Server:
             version=version("reasond-server"),
             grpc_url=server.public_grpc_url or own,
             jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
+            a2a_urls=(f"{base}{A2A_ROOT}", f"{base}{HTTP_ROOT}") if base and self._settings.a2a.enabled else (),
             strategies=strategies,
             supported_methods=sorted(
                 name

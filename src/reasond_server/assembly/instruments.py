@@ -20,10 +20,13 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
+from reasond_server.protocols.a2a.a2a_endpoint import A2A_PATHS
+from reasond_server.protocols.a2a.a2a_endpoint import RPC as A2A
 from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
+from reasond_server.services.a2a import DECLARATION as A2A_DECLARATION
 from reasond_server.services.chats import CHAT_METHODS
 from reasond_server.telemetry.observers import (
     API_KEY_OUTCOMES,
@@ -152,12 +155,14 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
     finishes = {finish.value for finish in ModelFinish}
     backends = settings.llm.backends
     models = {model, settings.llm.model, *(backend.model for backend in backends.values())}
-    methods = {name for each in DECLARED for name in (*each.methods, *(path[1:] for path in each.operations))}
+    declared = (*DECLARED, A2A_DECLARATION)
+    methods = {name for each in declared for name in (*each.methods, *(path[1:] for path in each.operations))}
+    methods |= A2A_DECLARATION.permissions.keys()
     return {
-        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport}),
+        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport, A2A.transport}),
         "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
         "code": frozenset(CODES),
-        "route": frozenset({*PATHS, *OPENAI_PATHS, CONSOLE_PATH}),
+        "route": frozenset({*PATHS, *OPENAI_PATHS, *A2A_PATHS, CONSOLE_PATH}),
         "status": frozenset(
             map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 499, 500, 503, 504))
         ),

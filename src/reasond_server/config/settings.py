@@ -62,6 +62,16 @@ class OpenAiSettings(Section):
     )
 
 
+class A2aSettings(Section):
+    """A2A: the tasks of other agents."""
+
+    enabled: bool = Field(
+        default=False,
+        description="Whether A2A 1.0 is served at /a2a/ of http_address and as lf.a2a.v1.A2AService of gRPC; needs "
+        "reasond-server[a2a].",
+    )
+
+
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
@@ -379,6 +389,7 @@ class Settings(Section):
     repair: RepairSettings = Field(default_factory=RepairSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     openai: OpenAiSettings = Field(default_factory=OpenAiSettings)
+    a2a: A2aSettings = Field(default_factory=A2aSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)

@@ -19,7 +19,7 @@ from reasond_server.base.clock import CALL_ID_KEY, choose_call_id
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import wrap_handler
-from reasond_server.grpc_api.statuses import build_status, find_code
+from reasond_server.grpc_api.statuses import build_status
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
@@ -142,13 +142,13 @@ class ErrorGuard:
                 except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
                     if _needs_no_status(error, task):
                         raise
-                    failure, status = _to_status(_convert_failure(error), call.call_id)
+                    failure, status = _to_status(_convert_failure(error), call)
                 if self._release is not None:
                     await self._release.wait()
                 if failure is None:
                     return answer
-                code = _announce(call, failure)
-                await _abort(context, call, find_code(failure), status)
+                code = _announce(call, failure, status)
+                await _abort(context, call, status)
             except asyncio.CancelledError:
                 code = code or _code_of_cancellation(context)
                 raise
@@ -228,26 +228,27 @@ async def _refuse_unknown(_requests: object, _context: Context) -> None:
     )
 
 
-def _announce(call: RpcCall, failure: ReasondError) -> str:
+def _announce(call: RpcCall, failure: ReasondError, status: Status) -> str:
     """Log a fault of the server with its traceback; return the name of the status code."""
     call.reason, call.is_fault = failure.declaration.name, failure.declaration.is_fault
     if call.reason == "INTERNAL":
         extra = {"method": call.method, "call_id": call.call_id}
         _log.error("%s failed", call.method, exc_info=failure, extra=extra)
-    return find_code(failure).name
+    return _CODE_NAMES[status.code]
 
 
-def _to_status(failure: ReasondError, call_id: str) -> tuple[ReasondError, Status]:
+def _to_status(failure: ReasondError, call: RpcCall) -> tuple[ReasondError, Status]:
     """Return the failure and its status; a failure that fits no status becomes a fault of the server."""
     try:
-        return failure, build_status(failure, call_id=call_id)
+        return failure, call.describe(failure, call_id=call.call_id)
     except Exception as error:  # noqa: BLE001 - grpc.aio would send its text to the peer
         fault = _fault("a failure could not be told", error)
-        return fault, build_status(fault, call_id=call_id)
+        return fault, build_status(fault, call_id=call.call_id)
 
 
-async def _abort(context: Context, call: RpcCall, code: grpc.StatusCode, status: Status) -> None:
+async def _abort(context: Context, call: RpcCall, status: Status) -> None:
     trailers = ((CALL_ID_KEY, call.call_id), (STATUS_KEY, status.SerializeToString()))
+    code = grpc.StatusCode[_CODE_NAMES[status.code]]
     await context.abort(code, status.message, trailing_metadata=trailers)
 
 
@@ -306,7 +307,9 @@ def _log_access(call: RpcCall, code: str, duration_s: float) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class RpcCall:
-    """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` describe its failure.
+    """One RPC. `trace` is the trace context of its caller; `reason` and `is_fault` tell how it failed.
+
+    `describe` makes the status of a failure.
 
     `tokens` are its authorization headers, until they are checked; `principal` is its caller from then on.
     """
@@ -318,6 +321,7 @@ class RpcCall:
     principal: Principal | None = None
     reason: str = ""
     is_fault: bool = False
+    describe: Callable[..., Status] = build_status
 
 
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")

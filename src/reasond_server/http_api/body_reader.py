@@ -171,9 +171,17 @@ class BodyReader:
 
 
 async def read_call_body(
-    exchange: Exchange, receive: Receive, *, gate: HeaderGate, body_reader: BodyReader, host: str
+    exchange: Exchange,
+    receive: Receive,
+    *,
+    gate: HeaderGate,
+    body_reader: BodyReader,
+    host: str,
+    media_type: str = "application/json",
 ) -> bytearray:
     """Return the body of a call of the client at `host`; it counts as held by `body_reader` until `release`.
+
+    It is JSON, by this name or by that of `media_type`.
 
     Raises:
         AccessError: the body is large, and the token in the header is invalid; nothing was read.
@@ -182,7 +190,7 @@ async def read_call_body(
         ClientGoneError: the client left before its body was complete.
     """
     headers = exchange.headers
-    if not headers.accepts_json():
+    if not headers.accepts_json(media_type):
         # A page of another site can send JSON only after a CORS preflight, which [server] cors_origins grants.
         raise RefusalError(415, _JSON_ONLY, headers={"accept": "application/json"})
     require_plain(headers)

@@ -87,10 +87,15 @@ def find_host(scope: Scope) -> str:
 
 
 async def send_answer(
-    send: Send, status: int, body: bytes = b"", *, headers: Sequence[tuple[bytes, bytes]] = ()
+    send: Send,
+    status: int,
+    body: bytes = b"",
+    *,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    media_type: bytes = JSON_TYPE,
 ) -> None:
-    """Send a complete answer; a body is JSON."""
-    about_body = [(b"content-type", JSON_TYPE), (b"content-length", b"%d" % len(body))] if body else []
+    """Send a complete answer; a body is JSON, by the name of `media_type`."""
+    about_body = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))] if body else []
     await send({"type": "http.response.start", "status": status, "headers": [*about_body, *headers]})
     await send({"type": "http.response.body", "body": body})
 
@@ -138,12 +143,12 @@ class RequestHeaders:
         length = self.first(b"content-length")
         return int(length[:_MOST_DIGITS]) if length and length.isdecimal() else None
 
-    def accepts_json(self) -> bool:
-        """Return whether there is exactly one Content-Type, and it is JSON."""
+    def accepts_json(self, also: str = _JSON) -> bool:
+        """Return whether there is exactly one Content-Type, and it is JSON, by this name or `also` by another one."""
         if self._last.get(b"content-type") == JSON_TYPE and len(self._last) == len(self._raw):
             return True
         types = self.getlist(b"content-type")
-        return len(types) == 1 and types[0].partition(";")[0].strip().lower() == _JSON
+        return len(types) == 1 and types[0].partition(";")[0].strip().lower() in {_JSON, also}
 
 
 Scope: TypeAlias = MutableMapping[str, Any]

@@ -1,0 +1,139 @@
+"""Errors as clients of A2A read them (section 5.4 of the specification), for its three bindings.
+
+The core's errors keep their reasons. What A2A has a name for is told by that name, in the domain of A2A.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pydantic_core import to_json
+
+from reasond_server.errors.base import INTERNAL_MESSAGE
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.http_api.exchange import RefusalError
+
+
+class A2aReason(NamedTuple):
+    """One error of A2A: its name, and how gRPC, JSON-RPC and HTTP number it."""
+
+    name: str
+    grpc_status: str
+    jsonrpc_code: int
+    http_status: int
+
+
+TASK_NOT_FOUND: Final = A2aReason("TASK_NOT_FOUND", "NOT_FOUND", -32001, 404)
+TASK_NOT_CANCELABLE: Final = A2aReason("TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", -32002, 400)
+PUSH_NOT_SUPPORTED: Final = A2aReason("PUSH_NOTIFICATION_NOT_SUPPORTED", "FAILED_PRECONDITION", -32003, 400)
+UNSUPPORTED_OPERATION: Final = A2aReason("UNSUPPORTED_OPERATION", "FAILED_PRECONDITION", -32004, 400)
+CONTENT_TYPE_NOT_SUPPORTED: Final = A2aReason("CONTENT_TYPE_NOT_SUPPORTED", "INVALID_ARGUMENT", -32005, 400)
+VERSION_NOT_SUPPORTED: Final = A2aReason("VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", -32009, 400)
+_OF_OURS: Final = {
+    "EXECUTION_NOT_FOUND": TASK_NOT_FOUND,
+    "TURN_NOT_FOUND": TASK_NOT_FOUND,
+    "CURSOR_EXPIRED": TASK_NOT_FOUND,
+    "TURN_NOT_AWAITING": UNSUPPORTED_OPERATION,
+    "HANDOFF_EXPIRED": UNSUPPORTED_OPERATION,
+}
+_DOMAIN: Final = "a2a-protocol.org"
+_OWN_DOMAIN: Final = "reasond"
+_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
+_BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
+_STATUSES: Final = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "UNIMPLEMENTED": 404,
+    "ABORTED": 409,
+    "ALREADY_EXISTS": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+_STATUS_OF_HTTP: Final = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 405: "UNIMPLEMENTED", 503: "UNAVAILABLE"}
+_UNSUPPORTED_MEDIA_TYPE: Final = 415
+
+
+class A2aError(InvalidRequestError):
+    """A refusal that A2A has a name for: `a2a` in place of the reason of its base class."""
+
+    def __init__(self, a2a: A2aReason, message: str, *, remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.a2a = a2a
+
+
+@value
+class ToldError:
+    """An error in the words of A2A; `details` are messages of google.rpc as JSON, the ErrorInfo first."""
+
+    grpc_status: str
+    jsonrpc_code: int
+    http_status: int
+    message: str
+    details: list[dict[str, Any]]
+
+
+def tell_error(error: ReasondError, call_id: str) -> ToldError:
+    """Return `error` in the words of A2A; of a fault of the server it tells the id of the call alone."""
+    declared = error.declaration
+    known = error.a2a if isinstance(error, A2aError) else _OF_OURS.get(declared.name)
+    is_fault = declared.name == "INTERNAL"
+    metadata = {"request_id": call_id}
+    if error.execution_id:
+        metadata["task_id"] = error.execution_id
+    if error.retry_after_s is not None:
+        metadata["retry_after_ms"] = str(max(0, round(error.retry_after_s * 1000)))
+    name, domain = (declared.name, _OWN_DOMAIN) if known is None else (known.name, _DOMAIN)
+    details: list[dict[str, Any]] = [{"@type": _INFO, "reason": name, "domain": domain, "metadata": metadata}]
+    if error.violations:
+        fields = [{"field": each.field, "description": each.description} for each in error.violations]
+        details.append({"@type": _BAD_REQUEST, "fieldViolations": fields})
+    return ToldError(
+        grpc_status=declared.grpc_status if known is None else known.grpc_status,
+        jsonrpc_code=declared.jsonrpc_code if known is None else known.jsonrpc_code,
+        http_status=_STATUSES.get(declared.grpc_status, 500) if known is None else known.http_status,
+        message=INTERNAL_MESSAGE if is_fault else error.full_message,
+        details=details,
+    )
+
+
+def describe_rpc_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return `error` as JSON-RPC has it."""
+    told = tell_error(error, call_id)
+    return {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
+
+
+def describe_http_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return `error` as HTTP+JSON has it: {status, headers, body} (AIP-193)."""
+    told = tell_error(error, call_id)
+    headers = [(b"www-authenticate", b"Bearer")] if told.http_status == _STATUSES["UNAUTHENTICATED"] else []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+    return {
+        "status": told.http_status,
+        "headers": headers,
+        "body": _write_body(told.http_status, told.grpc_status, told.message, told.details),
+    }
+
+
+def describe_http_refusal(refusal: RefusalError, call_id: str) -> bytes:
+    """Return the body for a request that was refused before anything was run."""
+    is_type = refusal.status == _UNSUPPORTED_MEDIA_TYPE
+    reason, domain = (CONTENT_TYPE_NOT_SUPPORTED.name, _DOMAIN) if is_type else ("INVALID_REQUEST", _OWN_DOMAIN)
+    info = {"@type": _INFO, "reason": reason, "domain": domain, "metadata": {"request_id": call_id}}
+    status = _STATUS_OF_HTTP.get(refusal.status, "INVALID_ARGUMENT")
+    return _write_body(refusal.status, status, refusal.message, [info])
+
+
+def _write_body(code: int, status: str, message: str, details: list[dict[str, Any]]) -> bytes:
+    return to_json({"error": {"code": code, "status": status, "message": message, "details": details}})

@@ -1,0 +1,117 @@
+"""What clients of A2A send, by the names of its JSON; members that are not known are ignored, as the protocol asks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from reasond_server.http_api.params import Moment, Params
+from reasond_server.protocols.wire_params import ReasondParams
+
+EXTENSION: Final = "urn:reasond:reasoning:v1"
+"""The member of `metadata` with our own parameters, and with what A2A has no place for."""
+_MOST_PARTS: Final = 1_000
+
+
+class A2aParams(Params):
+    """Base of all parameters of A2A."""
+
+    model_config = ConfigDict(
+        strict=True, extra="ignore", frozen=True, defer_build=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class PartParams(A2aParams):
+    """A part: exactly one of text, raw (base64), url and data."""
+
+    text: str | None = None
+    raw: str | None = None
+    url: str | None = None
+    data: Any = None
+    media_type: str = ""
+    filename: str = ""
+    metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> PartParams:
+        given = self.model_fields_set & {"text", "raw", "url", "data"}
+        if len(given) != 1:
+            raise ValueError("must have exactly one of text, raw, url and data")
+        return self
+
+
+class MessageParams(A2aParams):
+    """A message of the client."""
+
+    message_id: Annotated[str, Field(min_length=1, max_length=1_024)]
+    context_id: Annotated[str, Field(max_length=1_024)] = ""
+    task_id: Annotated[str, Field(max_length=1_024)] = ""
+    role: str
+    parts: Annotated[list[PartParams], Field(min_length=1, max_length=_MOST_PARTS)]
+    metadata: dict[str, Any] | None = None
+    extensions: list[str] | None = None
+    reference_task_ids: list[str] | None = None
+
+
+class ConfigurationParams(A2aParams):
+    """How a client wants to be answered."""
+
+    accepted_output_modes: list[str] | None = None
+    task_push_notification_config: dict[str, Any] | None = None
+    history_length: Annotated[int, Field(ge=0)] | None = None
+    return_immediately: bool = False
+
+
+class SendParams(A2aParams):
+    """A message to the agent."""
+
+    message: MessageParams
+    configuration: ConfigurationParams = ConfigurationParams()
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def own(self) -> Any:  # noqa: ANN401 - what a client has sent
+        """Our own parameters, unchecked."""
+        return (self.message.metadata or {}).get(EXTENSION, (self.metadata or {}).get(EXTENSION, {}))
+
+
+class TaskParams(A2aParams):
+    """Parameters about one task."""
+
+    id: Annotated[str, Field(min_length=1)]
+    history_length: Annotated[int, Field(ge=0)] | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def own(self) -> Any:  # noqa: ANN401 - what a client has sent
+        """Our own parameters, unchecked."""
+        return (self.metadata or {}).get(EXTENSION, {})
+
+
+class ListTasksParams(A2aParams):
+    """Which tasks to list."""
+
+    context_id: str = ""
+    status: str = ""
+    page_size: Annotated[int, Field(ge=1, le=100)] = 50
+    page_token: str = ""
+    history_length: Annotated[int, Field(ge=0)] | None = None
+    status_timestamp_after: Moment | None = None
+    include_artifacts: bool = False
+
+
+class AnyParams(A2aParams):
+    """Parameters of an operation that is not offered."""
+
+
+class OwnParams(ReasondParams):
+    """Our own parameters of a message; `if_generation_match` is the generation that its task must have."""
+
+    strategy: str = ""
+    system: str = ""
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    answer_schema: dict[str, Any] | None = None
+    if_generation_match: int | None = None

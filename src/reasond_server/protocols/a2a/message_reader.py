@@ -1,0 +1,247 @@
+"""What a message of A2A asks for: a task of reasoning, a turn, or the settling of calls that a turn waits for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json, to_json
+
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.turns import EtagMismatchError, TurnNotAwaitingError
+from reasond_server.http_api.params import read_params
+from reasond_server.protocols.a2a.a2a_errors import CONTENT_TYPE_NOT_SUPPORTED, A2aError
+from reasond_server.protocols.a2a.a2a_params import OwnParams
+from reasond_server.protocols.conversations import BETWEEN, ConversationBuilder
+from reasond_server.protocols.openai_requests import Asked, Wish, plan, read_bounds, read_offer, require_question
+from reasond_server.types import Image, ToolResult
+from reasond_server.types.turns import CallKind, Decision, Reentered, TurnReentry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from reasond_server.executions.desk import ExecutionLog
+    from reasond_server.protocols.a2a.a2a_params import MessageParams, PartParams, SendParams
+    from reasond_server.protocols.model_catalogue import ModelCatalogue
+    from reasond_server.types import HistoryMessage, Principal
+    from reasond_server.types.turns import HandedOff
+
+_USER: Final = "ROLE_USER"
+_IMAGES: Final = "image/"
+_TEXTS: Final = ("text", "text/", "application/json")
+_SETTLE: Final = (
+    "Send a data part {toolResults: [{callId, result}], etag} for all calls that the task's status message names; a "
+    "text alone settles a single call."
+)
+
+
+def read_own(given: object) -> OwnParams:
+    """Return our own parameters in the metadata.
+
+    Raises:
+        InvalidRequestError: they are not valid.
+    """
+    if not isinstance(given, dict):
+        raise InvalidRequestError.of(Violation(field="metadata", description="must have an object for our extension"))
+    return read_params(OwnParams, given)
+
+
+def require_generation(own: OwnParams, generation: int) -> None:
+    """Refuse a request that was made for another state of its task.
+
+    Raises:
+        EtagMismatchError: the task has gone on.
+    """
+    wanted = own.if_generation_match
+    if wanted is not None and wanted != generation:
+        raise EtagMismatchError(
+            f"The task has the generation {generation}, not {wanted}", remedy="Read the task, and decide again."
+        )
+
+
+def read_task(
+    params: SendParams, catalogue: ModelCatalogue, caller: Principal, earlier: Sequence[HistoryMessage]
+) -> Asked:
+    """Return what a message asks for that names no task; `earlier` was said before.
+
+    Raises:
+        ReasondError: it asks for nothing that can be done here.
+    """
+    own = read_own(params.own)
+    text, images = _read_content(params.message)
+    builder = ConversationBuilder(earlier)
+    builder.instruct(own.system)
+    builder.add_user(text, images)
+    dialogue = builder.build()
+    offer = read_offer(own.tools, own.tool_choice)
+    if offer.problems:
+        raise InvalidRequestError.of(*offer.problems)
+    wish = Wish(
+        model=f"reasond/{own.strategy}" if own.strategy else "reasond",
+        system=dialogue.system,
+        question=require_question(dialogue, "message.parts"),
+        own=own,
+        offer=offer,
+        schema=own.answer_schema,
+        budget=read_bounds(own),
+        sampling={},
+    )
+    asked = plan(wish, catalogue)
+    return replace(
+        asked,
+        source=replace(asked.source, echo_json=_write_echo(params.message, asked.warnings)),
+        request_id=_name_request(caller, params.message.message_id),
+    )
+
+
+def read_reentry(params: SendParams, log: ExecutionLog, handoff: HandedOff | None) -> Asked:
+    """Return the settling of the calls of a task; `handoff` is what it waits for now.
+
+    A message that was sent before names the hand-off that it has settled then, so that the core knows it again.
+
+    Raises:
+        ReasondError: it does not say what came of the calls, or the task does not wait.
+    """
+    message = params.message
+    data = _find_settlement(message.parts)
+    etag, pending = ("", ()) if handoff is None else (handoff.etag, handoff.calls)
+    for logged in log.events:
+        if isinstance(logged.event, Reentered) and read_echo(logged.event.echo_json).get("messageId") == (
+            message.message_id
+        ):
+            etag = logged.event.etag
+            pending = ()
+            names = logged.event.call_ids
+            break
+    else:
+        names = tuple(one.call.call_id for one in pending)
+    if data is None:
+        if not etag:
+            raise TurnNotAwaitingError(
+                "The task does not wait for input", remedy="Read it, or send a message without a taskId."
+            )
+        if len(names) != 1 or any(one.kind is not CallKind.EXECUTE for one in pending):
+            shown = ", ".join(map(show, names[:20]))
+            text = f"must have a data part that settles the calls {shown}"
+            raise InvalidRequestError(f"Request validation failed: message.parts {text}", remedy=_SETTLE)
+        text, _ = _read_content(message)
+        results, decisions = [ToolResult(call_id=names[0], result_json=to_json(text).decode())], []
+    else:
+        results, decisions = _read_results(data), _read_decisions(data)
+        etag = str(data.get("etag") or "")
+    reentry = TurnReentry(
+        turn_id=log.execution.execution_id,
+        etag=etag,
+        results=tuple(results),
+        decisions=tuple(decisions),
+        echo_json=_write_echo(message),
+    )
+    return Asked(source=reentry)
+
+
+def read_echo(echo_json: str) -> dict[str, Any]:
+    """Return what a log keeps of a message: the message itself, with `warnings` beside it; empty if it keeps none."""
+    found = from_json(echo_json) if echo_json else {}
+    return found if isinstance(found, dict) and "messageId" in found else {}
+
+
+def _write_echo(message: MessageParams, warnings: Sequence[str] = ()) -> str:
+    said = message.model_dump(by_alias=True, exclude_defaults=True)
+    return to_json({**said, **({"warnings": [*warnings]} if warnings else {})}).decode()
+
+
+def _name_request(caller: Principal, message_id: str) -> str:
+    """Return the request id of a message: clients choose ids that are unique among their own messages alone."""
+    digest = hashlib.sha256(f"{message_id}\0{caller.subject}".encode("utf-8", "surrogatepass")).hexdigest()
+    return f"a2a-{digest}"
+
+
+def _read_content(message: MessageParams) -> tuple[str, Sequence[Image]]:
+    """Return the text and the images of a message.
+
+    Raises:
+        InvalidRequestError: it is not the user's.
+        A2aError: a part is of a kind that is not taken.
+    """
+    if message.role != _USER:
+        text = f"must be {_USER!r}, got {show(message.role)}"
+        raise InvalidRequestError.of(Violation(field="message.role", description=text))
+    texts: list[str] = []
+    images: list[Image] = []
+    for part in message.parts:
+        kind = part.media_type.partition(";")[0].strip().lower()
+        if part.raw is not None and kind.startswith(_IMAGES):
+            images.append(Image(media_type=kind, base64=part.raw))
+        else:
+            texts.append(_read_text(part, kind))
+    return "\n".join(text for text in texts if text), images
+
+
+def _read_text(part: PartParams, kind: str) -> str:
+    """Return the text of a part: its own, that of a file, or data as JSON.
+
+    Raises:
+        A2aError: it has none.
+    """
+    if part.url is None and (not kind or kind.startswith(_TEXTS)):
+        if part.text is not None:
+            return part.text
+        if part.raw is None:
+            return to_json(part.data).decode()
+        try:
+            content = base64.b64decode(part.raw, validate=True).decode()
+        except ValueError:
+            content = ""
+        if content:
+            return f"File {show(part.filename)}:{BETWEEN}{content}" if part.filename else content
+    what = "a url, and nothing is fetched here" if part.url is not None else show(part.media_type or "bytes")
+    raise A2aError(
+        CONTENT_TYPE_NOT_SUPPORTED,
+        f"A part of the message is {what}",
+        remedy="Send text, data, text files in UTF-8, or images as raw bytes with their mediaType.",
+    )
+
+
+def _find_settlement(parts: Sequence[PartParams]) -> Mapping[str, Any] | None:
+    """Return the data part that settles calls."""
+    for part in parts:
+        if isinstance(part.data, dict) and ("toolResults" in part.data or "decisions" in part.data):
+            return part.data
+    return None
+
+
+def _read_results(data: Mapping[str, Any]) -> list[ToolResult]:
+    """Return the results of calls: `result` is any JSON; with `error` in its place the call has failed."""
+    found = []
+    for place, one in enumerate(_list_objects(data, "toolResults")):
+        if ("result" in one) == ("error" in one):
+            text = "must have either result or error"
+            raise InvalidRequestError.of(Violation(field=f"toolResults.{place}", description=text))
+        is_error = "error" in one
+        said = to_json(one["error" if is_error else "result"]).decode()
+        found.append(ToolResult(call_id=str(one.get("callId") or ""), result_json=said, is_error=is_error))
+    return found
+
+
+def _read_decisions(data: Mapping[str, Any]) -> list[Decision]:
+    found = []
+    for place, one in enumerate(_list_objects(data, "decisions")):
+        if not isinstance(one.get("approved"), bool):
+            text = "must be true or false"
+            raise InvalidRequestError.of(Violation(field=f"decisions.{place}.approved", description=text))
+        found.append(
+            Decision(
+                call_id=str(one.get("callId") or ""), is_approved=one["approved"], reason=str(one.get("reason") or "")
+            )
+        )
+    return found
+
+
+def _list_objects(data: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    given = data.get(name, [])
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise InvalidRequestError.of(Violation(field=name, description="must be a list of objects"))
+    return given

@@ -1,0 +1,198 @@
+"""A task of A2A as the log of an execution tells it, whole or as updates; no process keeps anything else of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json
+
+from reasond_server.protocols.a2a.a2a_params import EXTENSION
+from reasond_server.protocols.a2a.message_reader import read_echo
+from reasond_server.protocols.followed_runs import FollowedRun
+from reasond_server.reasoning.strategy_work import read_planned_task
+from reasond_server.types import ExecutionState, Result
+from reasond_server.types.turns import HandedOff, Reentered, TurnResult, TurnStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from reasond_server.executions.desk import ExecutionLog
+    from reasond_server.types import Event
+
+STATES: Final = {
+    ExecutionState.RUNNING: "TASK_STATE_WORKING",
+    ExecutionState.SUSPENDED: "TASK_STATE_INPUT_REQUIRED",
+    ExecutionState.SUCCEEDED: "TASK_STATE_COMPLETED",
+    ExecutionState.FAILED: "TASK_STATE_FAILED",
+    ExecutionState.CANCELLED: "TASK_STATE_CANCELED",
+}
+_STEPS: Final = "steps"
+_ANSWER: Final = "answer"
+_JSON: Final = "application/json"
+
+
+class TaskWriter:
+    """Takes the events of a log in order. `handoff` is what the task waits for; `generation` its last event."""
+
+    def __init__(self, log: ExecutionLog) -> None:
+        """Begin the task of `log`, before its first event."""
+        self._id = log.execution.execution_id
+        self._run = FollowedRun()
+        self._run.execution_id = self._id
+        self._steps: list[dict[str, Any]] = []
+        self._answer: dict[str, Any] | None = None
+        self._history: list[dict[str, Any]] = []
+        self._warnings: list[str] = []
+        self._context_id = self._id
+        self._is_json = False
+        self._status: dict[str, Any] = {"state": "TASK_STATE_SUBMITTED", "timestamp": _tell(log.execution.create_time)}
+        self.handoff: HandedOff | None = None
+        self.has_ended = False
+        self.generation = 0
+        asked = read_planned_task(log.plan) if log.plan and log.execution.kind == "reasoning" else None
+        if asked is not None:
+            self._begin(asked.echo_json)
+
+    def take(self, sequence: int, at: datetime, event: Event) -> Iterator[dict[str, Any]]:
+        """Take in an event, and yield the updates that it means."""
+        self.generation = sequence
+        step = self._run.take(event).strip()
+        if isinstance(event, TurnStarted):
+            self._begin(event.echo_json)
+            self._is_json = bool(event.answer_schema_json)
+        if self._status["state"] == "TASK_STATE_SUBMITTED":
+            self._status = {"state": STATES[ExecutionState.RUNNING], "timestamp": _tell(at)}
+        if step:
+            self._steps.append({"text": step})
+            yield self._update_artifact(_STEPS, self._steps[-1:], append=len(self._steps) > 1)
+        if isinstance(event, HandedOff):
+            self.handoff = event
+            message = self._write_message(sequence, _describe_handoff(event))
+            yield self._change(ExecutionState.SUSPENDED, at, message)
+        elif isinstance(event, Reentered):
+            self.handoff = None
+            if "message" in self._status:
+                self._history.append(self._status["message"])
+            self._remember(read_echo(event.echo_json))
+            yield self._change(ExecutionState.RUNNING, at)
+        elif isinstance(event, Result | TurnResult):
+            yield from self._end(sequence, at, event)
+
+    def write(self, *, history_length: int | None = None, has_artifacts: bool = True) -> dict[str, Any]:
+        """Return the task as it is now, with at most `history_length` of its last messages; None for all."""
+        task: dict[str, Any] = {"id": self._id, "contextId": self._context_id, "status": self._status}
+        artifacts = [
+            {"artifactId": name, "name": name, "parts": parts}
+            for name, parts in ((_ANSWER, [self._answer] if self._answer else []), (_STEPS, self._steps))
+            if parts
+        ]
+        if artifacts and has_artifacts:
+            task["artifacts"] = artifacts
+        history = self._history if history_length is None else self._history[-history_length:] if history_length else []
+        if history:
+            task["history"] = [*history]
+        own: dict[str, Any] = {"generation": self.generation, "warnings": self._warnings}
+        if self.has_ended:
+            own |= self._run.describe(self._warnings)
+        return {**task, "metadata": {EXTENSION: own}}
+
+    @property
+    def context_id(self) -> str:
+        """The context that the client has named; without one, a context of the task alone."""
+        return self._context_id
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was cancelled."""
+        return bool(self._status["state"] == STATES[ExecutionState.CANCELLED])
+
+    def _begin(self, echo_json: str) -> None:
+        echo = read_echo(echo_json)
+        self._warnings += echo.get("warnings", ())
+        self._context_id = echo.get("contextId") or self._id
+        self._remember(echo)
+
+    def _remember(self, echo: Mapping[str, Any]) -> None:
+        """Add what a log keeps of a message of the client to the history."""
+        if echo:
+            said = {name: each for name, each in echo.items() if name != "warnings"}
+            self._history.append({**said, "taskId": self._id, "contextId": self._context_id})
+
+    def _end(self, sequence: int, at: datetime, event: Result | TurnResult) -> Iterator[dict[str, Any]]:
+        self.handoff, self.has_ended = None, True
+        content = self._run.content
+        if content:
+            self._answer = {"text": content}
+            if self._is_json or (isinstance(event, Result) and event.answer_json):
+                self._answer = {"data": _read_json(content), "mediaType": _JSON}
+            yield self._update_artifact(_ANSWER, [self._answer], append=False)
+        message = None
+        if event.error is not None:
+            message = self._write_message(sequence, [{"text": event.error.headline}])
+        state = ExecutionState.SUCCEEDED
+        if event.finish_reason is not None:
+            state = ExecutionState.after(event.finish_reason)
+        yield self._change(state, at, message)
+
+    def _change(self, state: ExecutionState, at: datetime, message: dict[str, Any] | None = None) -> dict[str, Any]:
+        self._status = {"state": STATES[state], "timestamp": _tell(at), **({"message": message} if message else {})}
+        return {"statusUpdate": self._place({"status": self._status})}
+
+    def _update_artifact(self, name: str, parts: list[dict[str, Any]], *, append: bool) -> dict[str, Any]:
+        artifact = {"artifactId": name, "name": name, "parts": parts}
+        update = {"artifact": artifact, "append": append, "lastChunk": name == _ANSWER}
+        return {"artifactUpdate": self._place(update)}
+
+    def _place(self, update: dict[str, Any]) -> dict[str, Any]:
+        metadata = {EXTENSION: {"generation": self.generation}}
+        return {"taskId": self._id, "contextId": self._context_id, **update, "metadata": metadata}
+
+    def _write_message(self, sequence: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "messageId": f"{self._id}-{sequence}",
+            "taskId": self._id,
+            "contextId": self._context_id,
+            "role": "ROLE_AGENT",
+            "parts": parts,
+        }
+
+
+def write_log(log: ExecutionLog, *, before: int | None = None) -> TaskWriter:
+    """Return the task of a log, or as it was before the event `before`."""
+    writer = TaskWriter(log)
+    for logged in log.events:
+        if before is None or logged.sequence < before:
+            for _ in writer.take(logged.sequence, logged.create_time, logged.event):
+                pass
+    return writer
+
+
+def _describe_handoff(event: HandedOff) -> list[dict[str, Any]]:
+    """Return the parts that tell what a task waits for: a sentence for people, and the calls for programs."""
+    calls = [
+        {
+            "callId": one.call.call_id,
+            "name": one.call.name,
+            "arguments": _read_json(one.call.arguments_json or "{}"),
+            "kind": one.kind.value,
+            "idempotencyKey": one.idempotency_key,
+        }
+        for one in event.calls
+    ]
+    names = ", ".join(one.call.name for one in event.calls)
+    data = {"toolCalls": calls, "etag": event.etag, "expireTime": _tell(event.expire_time)}
+    return [{"text": f"Waits for: {names}."}, {"data": data, "mediaType": _JSON}]
+
+
+def _read_json(text: str) -> object:
+    """Return the value of a text that should be JSON; else the text."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def _tell(at: datetime) -> str:
+    """Return a time as ProtoJSON has it."""
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
