@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-MARKED_TABLE = re.compile(r"(?P<start><!-- table: (?P<name>[A-Za-z_. ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+MARKED_TABLE = re.compile(r"(?P<start><!-- table: (?P<name>[A-Za-z0-9_. ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 CODE_SPAN = re.compile(r"(`[^`]*`)")
 
 

@@ -12,6 +12,7 @@ import asyncio
 import json
 import math
 from contextlib import aclosing
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -330,13 +331,16 @@ class AgentCardPage:
 
     def __init__(self, card: Callable[[], CardView]) -> None:
         self._card = card
+        # What it tells changes only with the configuration.
+        self._since = (b"last-modified", formatdate(usegmt=True).encode("ascii"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the card, or 304 if the client has it."""
         del receive
         view = self._card()
         etag = f'"{view.etag}"'
-        headers = [(b"etag", etag.encode("ascii")), (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)]
+        age = (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)
+        headers = [(b"etag", etag.encode("ascii")), age, self._since]
         if is_known(find_exchange(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:

@@ -80,7 +80,7 @@ def serve_a2a(
     methods = _list_methods(Tasks(runs=runs, desk=desk, catalogue=catalogue))
     operations = A2aOperations(
         answer={name: partial(_answer, method) for name, method in methods.items()},
-        follow={name: partial(_follow, method, method.streaming) for name, method in methods.items() if method.streaming},
+        follow={name: partial(_follow, each, each.streaming) for name, each in methods.items() if each.streaming},
         require_version=require_version,
         tell_error=_tell_error,
     )

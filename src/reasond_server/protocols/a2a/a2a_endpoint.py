@@ -298,9 +298,11 @@ def _find_route(scope: Scope, exchange: Exchange) -> tuple[str, dict[str, Any]]:
         RefusalError: there is nothing at the path, or it takes other methods.
     """
     path = unquote(scope["path"].removeprefix(HTTP_ROOT))
-    found = [(verb, route, name, match) for verb, pattern, route, name in _PATTERNS if (match := pattern.fullmatch(path))]
+    tried = [(verb, route, name, pattern.fullmatch(path)) for verb, pattern, route, name in _PATTERNS]
+    found = [(verb, route, name, match) for verb, route, name, match in tried if match is not None]
     if not found or not scope["path"].startswith(f"{HTTP_ROOT}/"):
-        raise RefusalError(404, f"there is nothing at this address; JSON-RPC is at {A2A_ROOT}, HTTP+JSON at {HTTP_ROOT}")
+        hint = f"JSON-RPC is at {A2A_ROOT}, HTTP+JSON at {HTTP_ROOT}"
+        raise RefusalError(404, f"there is nothing at this address; {hint}")
     exchange.route = f"{HTTP_ROOT}{found[0][1]}"
     for verb, _, name, match in found:
         if verb == scope["method"]:

@@ -43,6 +43,7 @@ _OF_OURS: Final = {
     "HANDOFF_EXPIRED": UNSUPPORTED_OPERATION,
 }
 _DOMAIN: Final = "a2a-protocol.org"
+_NOT_FOUND: Final = "Task not found: no task of this caller has that id, or it is no longer kept"
 _OWN_DOMAIN: Final = "reasond"
 _INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 _BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
@@ -87,7 +88,6 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     """Return `error` in the words of A2A; of a fault of the server it tells the id of the call alone."""
     declared = error.declaration
     known = error.a2a if isinstance(error, A2aError) else _OF_OURS.get(declared.name)
-    is_fault = declared.name == "INTERNAL"
     metadata = {"request_id": call_id}
     if error.execution_id:
         metadata["task_id"] = error.execution_id
@@ -98,11 +98,12 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     if error.violations:
         fields = [{"field": each.field, "description": each.description} for each in error.violations]
         details.append({"@type": _BAD_REQUEST, "fieldViolations": fields})
+    message = INTERNAL_MESSAGE if declared.name == "INTERNAL" else error.full_message
     return ToldError(
         grpc_status=declared.grpc_status if known is None else known.grpc_status,
         jsonrpc_code=declared.jsonrpc_code if known is None else known.jsonrpc_code,
         http_status=_STATUSES.get(declared.grpc_status, 500) if known is None else known.http_status,
-        message=INTERNAL_MESSAGE if is_fault else error.full_message,
+        message=_NOT_FOUND if known is TASK_NOT_FOUND else message,
         details=details,
     )
 

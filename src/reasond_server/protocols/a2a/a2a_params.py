@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from reasond_server.http_api.params import Moment, Params
@@ -13,6 +13,18 @@ from reasond_server.protocols.wire_params import ReasondParams
 EXTENSION: Final = "urn:reasond:reasoning:v1"
 """The member of `metadata` with our own parameters, and with what A2A has no place for."""
 _MOST_PARTS: Final = 1_000
+
+
+def _restore_whole(told: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with its whole numbers: a Struct of protobuf has every number as a double."""
+    if isinstance(told, dict):
+        return {name: _restore_whole(each) for name, each in told.items()}
+    if isinstance(told, list):
+        return [_restore_whole(each) for each in told]
+    return int(told) if isinstance(told, float) and told.is_integer() else told
+
+
+Metadata = Annotated[dict[str, Any] | None, BeforeValidator(_restore_whole)]
 
 
 class A2aParams(Params):
@@ -29,10 +41,10 @@ class PartParams(A2aParams):
     text: str | None = None
     raw: str | None = None
     url: str | None = None
-    data: Any = None
+    data: Annotated[Any, BeforeValidator(_restore_whole)] = None
     media_type: str = ""
     filename: str = ""
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata = None
 
     @model_validator(mode="after")
     def _require_one(self) -> PartParams:
@@ -50,7 +62,7 @@ class MessageParams(A2aParams):
     task_id: Annotated[str, Field(max_length=1_024)] = ""
     role: str
     parts: Annotated[list[PartParams], Field(min_length=1, max_length=_MOST_PARTS)]
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata = None
     extensions: list[str] | None = None
     reference_task_ids: list[str] | None = None
 
@@ -69,7 +81,7 @@ class SendParams(A2aParams):
 
     message: MessageParams
     configuration: ConfigurationParams = ConfigurationParams()
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata = None
 
     @property
     def own(self) -> Any:  # noqa: ANN401 - what a client has sent
@@ -82,7 +94,7 @@ class TaskParams(A2aParams):
 
     id: Annotated[str, Field(min_length=1)]
     history_length: Annotated[int, Field(ge=0)] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Metadata = None
 
     @property
     def own(self) -> Any:  # noqa: ANN401 - what a client has sent
@@ -107,7 +119,12 @@ class AnyParams(A2aParams):
 
 
 class OwnParams(ReasondParams):
-    """Our own parameters of a message; `if_generation_match` is the generation that its task must have."""
+    """Our own parameters of a message, by the names of JSON or by ours.
+
+    `if_generation_match` is the generation that its task must have.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
     strategy: str = ""
     system: str = ""

@@ -152,9 +152,7 @@ class Tasks:
         tasks: list[dict[str, Any]] = []
         token, seen = params.page_token, 0
         while len(tasks) < params.page_size and seen < _MOST_LISTED:
-            page = await self._desk.list(
-                caller, state=state, page_size=params.page_size - len(tasks), page_token=token
-            )
+            page = await self._desk.list(caller, state=state, page_size=params.page_size - len(tasks), page_token=token)
             seen += len(page.executions)
             for execution in page.executions:
                 task = await self._list_one(caller, execution, params)

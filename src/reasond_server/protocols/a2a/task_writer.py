@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from reasond_server.protocols.a2a.a2a_params import EXTENSION
@@ -94,7 +95,7 @@ class TaskWriter:
             task["history"] = [*history]
         own: dict[str, Any] = {"generation": self.generation, "warnings": self._warnings}
         if self.has_ended:
-            own |= self._run.describe(self._warnings)
+            own |= {to_camel(name): told for name, told in self._run.describe(self._warnings).items()}
         return {**task, "metadata": {EXTENSION: own}}
 
     @property
@@ -123,9 +124,9 @@ class TaskWriter:
         self.handoff, self.has_ended = None, True
         content = self._run.content
         if content:
-            self._answer = {"text": content}
-            if self._is_json or (isinstance(event, Result) and event.answer_json):
-                self._answer = {"data": _read_json(content), "mediaType": _JSON}
+            self._answer = write_answer(
+                content, is_json=self._is_json or (isinstance(event, Result) and bool(event.answer_json))
+            )
             yield self._update_artifact(_ANSWER, [self._answer], append=False)
         message = None
         if event.error is not None:
@@ -156,6 +157,11 @@ class TaskWriter:
             "role": "ROLE_AGENT",
             "parts": parts,
         }
+
+
+def write_answer(content: str, *, is_json: bool) -> dict[str, Any]:
+    """Return an answer as a part."""
+    return {"data": _read_json(content), "mediaType": _JSON} if is_json else {"text": content}
 
 
 def write_log(log: ExecutionLog, *, before: int | None = None) -> TaskWriter:
