@@ -10,8 +10,7 @@ middleware of `benchmarks.unary` and the load of the benchmark that measures its
     token      a piece of text of ReasonIterations, 64 streams, one every 10 ms (`benchmarks.deltas`)
     upstream   Reason, 100 callers, a model in another process that takes 200 ms (`benchmarks.upstream_wait`)
 
-`--save before` keeps these results beside those of later runs. With PYTHONPATH=TREE/src:TREE/clients/python/src the
-program profiles the server of another checkout, if that server knows the settings.
+The program of another checkout profiles the server of that checkout; `--totals` is for comparing them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ import time
 from collections import Counter
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -149,10 +147,6 @@ async def serve_path(name: str, base_url: str) -> AsyncIterator[Listening]:
     """Serve with the settings of the path of that name."""
     path = PATHS[name]
     environ = {**SETTINGS, "REASOND__STORE__URL": "memory:", **path.settings}
-    if not any(
-        find_spec(f"reasond_server.{name}") for name in ("instruments", "measuring")
-    ):  # an earlier checkout that has no metrics
-        del environ["REASOND__METRICS__ADDRESS"]
     if "REASOND__LLM__PROVIDER" in environ:
         environ["REASOND__LLM__BASE_URL"] = base_url
     async with running_server(model=path.model_of(), strategies=path.strategies, environ=environ) as server:
@@ -251,9 +245,8 @@ def main() -> None:
     """Profile, print and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--path", nargs="+", choices=list(PATHS), default=list(PATHS), help="fewer keep the others")
-    parser.add_argument("--save", choices=("before", "after", "nothing"), default="after", help="as (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="calls, as a share of the usual number")
-    parser.add_argument("--totals", action="store_true", help="print the function calls as JSON and nothing else")
+    parser.add_argument("--totals", action="store_true", help="print the function calls as JSON and write nothing")
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=3, metavar=("PATH", "DUMP", "URL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -268,11 +261,9 @@ def main() -> None:
         for layer in layers:
             print(f"{layer['calls']:8.1f} calls {layer['share']:6.1%} {layer['layer']}")
         print(f"{all_calls(layers):8.1f} calls of {PATHS[name].what}, {name}")
-    if options.save == "nothing":
-        return
     report = read_known()
     for name, layers in found.items():
-        report["paths"].setdefault(name, {"what": PATHS[name].what})[options.save] = layers
+        report["paths"][name] = {"what": PATHS[name].what, "layers": layers}
     report["circumstances"] = circumstances(PACKAGES)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")

@@ -1,5 +1,7 @@
 """Make docs/api/ from the comments of the protos: a page per service, one for shared types, and the list of them.
 
+The page of errors has every reason with its meaning (errors.proto), its codes and the remedy (the class of the error).
+
 What a page says elsewhere is not said again: numbers of fields, and the value 0 of each enum, stand in the protos; the
 parameters of strategies on their pages; the fields of agent cards in the protocol that they belong to.
 """
@@ -10,12 +12,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reasond_server.errors.reasons import list_error_classes
 from scripts.pages import cell, page, table
 from scripts.protos import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from reasond_server.errors.base import Reason
     from scripts.protos import Enum, Field, Message, Method, ProtoFile
 
 FOLDER = Path("docs") / "api"
@@ -38,6 +42,19 @@ READING = """\
 A field without a type is a string. A type with `?` may be absent, which differs from its zero; one with `[]` repeats.
 Each enum has a value 0 that ends with `_UNSPECIFIED` and means: not set. Where a name says all, there is no meaning
 beside it. Numbers of fields are in the protos.
+"""
+ERROR_ENUM = "ErrorReason"
+REASON_PREFIX = "ERROR_REASON_"
+JSONRPC_ONLY = {"PARSE_ERROR", "INVALID_JSONRPC", "METHOD_NOT_FOUND"}
+
+ERRORS_INTRODUCTION = """\
+Every gRPC error carries `google.rpc.ErrorInfo` with the domain `reasond` and one of these reasons. JSON-RPC
+carries the same word in `error.data.reason`, and the gRPC code in `error.data.grpc_code`. Fields that are wrong stand
+in `google.rpc.BadRequest` and in `error.data.violations`; how long to wait stands in `google.rpc.RetryInfo` and in
+`error.data.retry_after_ms`, only where waiting helps. Programs should branch on the reason: messages may change.
+
+gRPC messages say what is wrong and what to do. So do JSON-RPC messages, except where the text column says "bare":
+there the message is only what is wrong, in a fixed form, and what to do stands in `error.data.remedy`.
 """
 
 
@@ -175,10 +192,45 @@ def index_page(files: Sequence[ProtoFile]) -> str:
     return page("API", "proto/reasond/v1/", [*introduction, *services, *rest])
 
 
-def pages(files: Sequence[ProtoFile]) -> dict[Path, str]:
+def list_meanings(files: Sequence[ProtoFile]) -> dict[str, str]:
+    """Return reason -> comment of errors.proto, in its order."""
+    enum = next(enum for file in files for enum in file.enums if enum.name == ERROR_ENUM)
+    reasons = {value.name.removeprefix(REASON_PREFIX): value.comment for value in enum.values}
+    return {reason: comment for reason, comment in reasons.items() if not f"_{reason}".endswith(UNSET)}
+
+
+def error_row(reason: Reason, meaning: str) -> list[str]:
+    """Return the row of one reason."""
+    grpc_status = "none" if reason.name in JSONRPC_ONLY else f"`{reason.grpc_status}`"
+    text = "bare" if reason.is_bare else ""
+    return [f"`{reason.name}`", grpc_status, str(reason.jsonrpc_code), text, cell(meaning), cell(reason.remedy)]
+
+
+def list_declared() -> list[Reason]:
+    """Return the reasons that errors.py declares."""
+    return [kind.declaration for kind in list_error_classes().values()]
+
+
+def errors_page(files: Sequence[ProtoFile], reasons: Sequence[Reason]) -> str:
+    """Return the page.
+
+    Raises:
+      KeyError: a reason is missing in errors.proto or not declared in errors.py.
+    """
+    by_name = {reason.name: reason for reason in reasons}
+    described = list_meanings(files)
+    if unknown := by_name.keys() - described.keys():
+        raise KeyError(*sorted(unknown))
+    cells = [error_row(by_name[name], meaning) for name, meaning in described.items()]
+    head = ["reason", "gRPC", "JSON-RPC", "text", "meaning", "what to do"]
+    return page("Errors", "errors.proto and errors.py", [*ERRORS_INTRODUCTION.splitlines(), "", *table(head, cells)])
+
+
+def make_pages(files: Sequence[ProtoFile]) -> dict[Path, str]:
     """Return path -> content of all pages."""
     where = homes(files)
     made = {FOLDER / page_of(file): service_page(file, where) for file in files if file.services}
     made[FOLDER / TYPES] = types_page([file for file in files if not file.services and file.name != ERROR_FILE], where)
+    made[FOLDER / ERRORS] = errors_page(files, list_declared())
     made[FOLDER / "README.md"] = index_page(files)
     return made

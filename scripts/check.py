@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from scripts import outcome
 from scripts.stages import Lane, Stage, preparation, static_stages, working_lanes
 
 if TYPE_CHECKING:
@@ -43,6 +43,61 @@ GRACE_S = 10.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # With PYTHONDONTWRITEBYTECODE each of a thousand processes would compile every module that it imports.
 FOREIGN_SETTINGS = ("REASOND", "OPENAI_", "PYTHONDONTWRITEBYTECODE")
+CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s\b", re.MULTILINE)
+COUNT = re.compile(r"(\d+) ([a-z]+)")
+BAD = {"failed", "error", "errors", "xpassed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Numbers of tests by outcome; can be added."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            passed=self.passed + other.passed,
+            failed=self.failed + other.failed,
+            skipped=self.skipped + other.skipped,
+        )
+
+    def line(self) -> str:
+        """Return the counts in pytest's words; skipped tests are named only if there are any."""
+        skipped = f", {self.skipped} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {self.failed} failed{skipped}"
+
+
+def count_tests(output: str, *, is_passed: bool) -> Counts:
+    """Return the sum of the counts in all summary lines of `output`.
+
+    A run that failed without a failed test (collection failed, or the run was stopped) counts as one failed test.
+    """
+    total = Counts()
+    for closing in CLOSING.findall(output):
+        ended = {word: int(number) for number, word in COUNT.findall(closing)}
+        total += Counts(
+            passed=ended.get("passed", 0) + ended.get("xfailed", 0),
+            failed=sum(number for word, number in ended.items() if word in BAD),
+            skipped=ended.get("skipped", 0),
+        )
+    return total if is_passed or total.failed else total + Counts(failed=1)
+
+
+def failed_tests(output: str) -> list[str]:
+    """Return the ids of the failed tests in pytest's summary, each once."""
+    return list(dict.fromkeys(line.partition(" ")[2].partition(" - ")[0] for line in failures(output)))
+
+
+def notices(output: str) -> list[str]:
+    """Return the lines to show even after success: skipped tests and notes of stages."""
+    return [line for line in output.splitlines() if line.startswith(("SKIPPED", "note:"))]
+
+
+def failures(output: str) -> list[str]:
+    """Return the lines of pytest's summary that name a failed test and the reason."""
+    return [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +108,7 @@ class Outcome:
     seconds: float
     is_passed: bool
     output: str
-    counts: outcome.Counts = field(default_factory=outcome.Counts)
+    counts: Counts = field(default_factory=Counts)
 
     def line(self) -> str:
         """Return the row of the table."""
@@ -139,14 +194,14 @@ async def end_group(process: asyncio.subprocess.Process) -> None:
 async def run(stage: Stage) -> Outcome:
     """Run the commands of `stage` until one fails, and a few failed tests again."""
     result = await run_commands(stage, stage.commands)
-    failed = outcome.failed_tests(result.output) if stage.repeat and not result.is_passed else []
+    failed = failed_tests(result.output) if stage.repeat and not result.is_passed else []
     if not 0 < len(failed) == result.counts.failed <= MOST_REPEATED:
         return result
     again = await run_commands(stage, [(*stage.repeat, *failed)])
-    still = outcome.failed_tests(again.output)
+    still = failed_tests(again.output)
     notes = [
         f"note: failed beside others and passed alone: {line}"
-        for line in outcome.failures(result.output)
+        for line in failures(result.output)
         if not any(test in line for test in still)
     ]
     return replace(
@@ -167,7 +222,7 @@ async def run_commands(stage: Stage, commands: Sequence[Command]) -> Outcome:
         log.seek(0)
         output = log.read().decode("utf-8", "replace")
     seconds = time.monotonic() - started
-    counts = outcome.count_tests(output, is_passed=is_passed) if stage.is_pytest else outcome.Counts()
+    counts = count_tests(output, is_passed=is_passed) if stage.is_pytest else Counts()
     return Outcome(stage=stage, seconds=seconds, is_passed=is_passed, output=output, counts=counts)
 
 
@@ -214,10 +269,10 @@ def show_output(result: Outcome) -> None:
     """Print the row of `result`, the names of skipped or failed tests, and the last output of a failed stage."""
     print(result.line(), flush=True)
     if not result.is_passed:
-        lines = [*outcome.failures(result.output), *result.output.splitlines()[-TAIL_LINES:]]
+        lines = [*failures(result.output), *result.output.splitlines()[-TAIL_LINES:]]
         print("\n".join(f"    | {line}" for line in lines), flush=True)
     else:
-        print("".join(f"    {line}\n" for line in outcome.notices(result.output)), end="", flush=True)
+        print("".join(f"    {line}\n" for line in notices(result.output)), end="", flush=True)
 
 
 def conclude(results: list[Outcome], *, seconds: float) -> int:
@@ -227,7 +282,7 @@ def conclude(results: list[Outcome], *, seconds: float) -> int:
     print("\n".join(result.line() for result in results))
     if failed:
         print(f"failed: {', '.join(failed)}")
-    print(sum((result.counts for result in results), outcome.Counts()).line())
+    print(sum((result.counts for result in results), Counts()).line())
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: rows of panels, each with Prometheus queries; `scripts.metrics_docs` writes it.
+"""The Grafana dashboard: rows of panels, each with Prometheus queries; `scripts.tables` writes it.
 
 Import it into Grafana 11 (Dashboards, New, Import); Grafana then asks for the data source. The panels have only four
 forms, so that a reader who understands one row understands all.
@@ -29,10 +29,10 @@ class Panel:
     is_stat: bool = False
 
 
-def rate(metric: str, by: str, *, where: str = "") -> str:
+def rate(metric: str, by: str = "", *, where: str = "") -> str:
     """Return the query for the increase of a counter per second, summed by the labels in `by`."""
     selector = f"{JOB}, {where}" if where else JOB
-    return f"sum by ({by}) (rate({metric}{{{selector}}}[{WINDOW}]))"
+    return f"sum {f'by ({by}) ' if by else ''}(rate({metric}{{{selector}}}[{WINDOW}]))"
 
 
 def total(metric: str, by: str = "") -> str:
@@ -79,22 +79,18 @@ def legend(by: str) -> str:
     return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
 
 
-CALL_RATE = f"sum (rate(reasond_calls_total{{{JOB}}}[{WINDOW}]))"
-END_RATE = f"sum (rate(reasond_executions_total{{{JOB}}}[{WINDOW}]))"
-FAILURE_RATE = f'sum (rate(reasond_executions_total{{{JOB}, finish_reason="failed"}}[{WINDOW}]))'
-FAILED_SHARE = f"{FAILURE_RATE} / {END_RATE}"
+ENDS = "reasond_executions_total"
+FAILURES = rate(ENDS, where='finish_reason="failed"')
+FAILED_SHARE = f"{FAILURES} / {rate(ENDS)}"
+COMMIT_SIZE = f"{rate('reasond_store_entries_total')} / {rate('reasond_store_commit_duration_seconds_count')}"
 TOKEN_RATE = rate("reasond_tokens_total", "strategy, model", where='kind=~"input|output"')
-ENTRY_RATE = f"sum (rate(reasond_store_entries_total{{{JOB}}}[{WINDOW}]))"
 STORE_FILL = f"max (reasond_store_fill_ratio{{{JOB}}})"
 CLOCK_JUMP = f"max (reasond_store_clock_jump_seconds{{{JOB}}})"
 AWAITING = f"max (reasond_turns_awaiting{{{JOB}}})"
-HANDED_RATE = f"sum (rate(reasond_handoff_calls_total{{{JOB}}}[{WINDOW}]))"
-UNKNOWN_RATE = f"sum (rate(reasond_tool_outcomes_unknown_total{{{JOB}}}[{WINDOW}]))"
-COMMIT_RATE = f"sum (rate(reasond_store_commit_duration_seconds_count{{{JOB}}}[{WINDOW}]))"
 
 ROWS: dict[str, Sequence[Panel]] = {
     "At a glance": (
-        Panel(title="Calls per second", queries=[(CALL_RATE, "")], is_stat=True),
+        Panel(title="Calls per second", queries=[(rate("reasond_calls_total"), "")], is_stat=True),
         Panel(title="Executions that failed", queries=[(FAILED_SHARE, "")], unit="percentunit", is_stat=True),
         gauges(
             "Ready / draining / reporting",
@@ -173,11 +169,16 @@ ROWS: dict[str, Sequence[Panel]] = {
         Panel(title="Waiting for their client", queries=[(AWAITING, "turns")]),
         Panel(
             title="Hand-offs",
-            queries=[(rate("reasond_handoffs_total", "outcome"), "{{outcome}}"), (HANDED_RATE, "calls")],
+            queries=[
+                (rate("reasond_handoffs_total", "outcome"), "{{outcome}}"),
+                (rate("reasond_handoff_calls_total"), "calls"),
+            ],
         ),
         percentiles("Wait for the client", "reasond_handoff_wait_seconds", "outcome"),
         rates("Re-entries", "reasond_reentries_total", "outcome", unit="ops"),
-        Panel(title="Tool calls whose outcome nobody knows", queries=[(UNKNOWN_RATE, "")]),
+        Panel(
+            title="Tool calls whose outcome nobody knows", queries=[(rate("reasond_tool_outcomes_unknown_total"), "")]
+        ),
         rates("Tokens of results in prompts", "reasond_context_tokens_total", "goal, rendering"),
     ),
     "Repairs": (
@@ -196,7 +197,7 @@ ROWS: dict[str, Sequence[Panel]] = {
     ),
     "Store and process": (
         percentiles("Commit", "reasond_store_commit_duration_seconds"),
-        Panel(title="Entries in a commit (mean)", queries=[(f"{ENTRY_RATE} / {COMMIT_RATE}", "")]),
+        Panel(title="Entries in a commit (mean)", queries=[(COMMIT_SIZE, "")]),
         rates("Failures of the store", "reasond_store_failures_total", "reason"),
         Panel(title="Store, taken by what cannot go", queries=[(STORE_FILL, "")], unit="percentunit"),
         Panel(title="Jump of the clock", queries=[(CLOCK_JUMP, "")], unit="s"),

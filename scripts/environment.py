@@ -14,10 +14,8 @@ import argparse
 import hashlib
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import venv
-from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,31 +74,19 @@ def is_usable() -> bool:
     return said.returncode == 0 and said.stdout.strip() == python_version()
 
 
-def bundled_pip() -> Path | None:
-    """Return the wheel of pip that this Python brings, or None if it is not in the usual place."""
-    found = find_spec("ensurepip")  # Debian leaves it out of the base install
-    if found is None or found.origin is None:
-        return None
-    elsewhere = sysconfig.get_config_var("WHEEL_PKG_DIR")
-    folders = [Path(found.origin).parent / "_bundled", *([Path(elsewhere)] if elsewhere else [])]
-    return next((wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"), reverse=True)), None)
-
-
-def create() -> list[str]:
-    """Make an empty .venv, replacing an existing one, and return the command of a pip that can fill it."""
+def create() -> None:
+    """Make an empty .venv, replacing an existing one."""
     print(f"making {VENV.name} with Python {sys.version.split()[0]}", flush=True)
-    wheel = bundled_pip()
     try:
-        # Installing the bundled pip takes three seconds, and it would be replaced at once by the pinned one.
-        venv.create(VENV, with_pip=wheel is None, clear=True)
+        venv.create(VENV, with_pip=True, clear=True)
     except subprocess.CalledProcessError:
         sys.exit(NO_PIP)
-    return [str(VENV / "bin" / "python"), *(["-m", "pip"] if wheel is None else [f"{wheel}/pip"])]
 
 
-def install(pip: list[str], arguments: list[str]) -> int:
+def install(*arguments: str) -> int:
     """Install into .venv at the versions of the constraints file and return pip's exit code."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    pip = (str(VENV / "bin" / "python"), "-m", "pip")
     return subprocess.run([*pip, "install", *quiet, "-c", str(CONSTRAINTS), *arguments], check=False).returncode
 
 
@@ -111,10 +97,10 @@ def main() -> int:
     options = parser.parse_args()
     if is_up_to_date(dev=options.dev):
         return 0
-    current = [str(VENV / "bin" / "python"), "-m", "pip"]
-    first = current if is_usable() else create()
+    if not is_usable():
+        create()
     print("installing", "the server and the development tools" if options.dev else "the server", flush=True)
-    code = install(first, list(BUILDERS)) or install(current, ["--no-build-isolation", *requirements(dev=options.dev)])
+    code = install(*BUILDERS) or install("--no-build-isolation", *requirements(dev=options.dev))
     if code:
         print(FAILED, file=sys.stderr)
         return code

@@ -27,7 +27,6 @@ PATHS: Final = {
 }
 FEW: Final = 10
 LEAST_SHARE: Final = 0.005
-MOST_NAMED: Final = 4
 SHOWN_BUDGET: Final = 25
 SEARCHES: Final = ("greedy", "best of n", "refine_beam", "lats")
 Report = Mapping[str, Any]
@@ -335,31 +334,26 @@ def server_lines() -> list[str]:
 
 
 def profile_lines(report: Report) -> list[str]:
-    """Return the function calls of each path by layer, before and now, and the layers that take most of the time."""
-    names = [name for name in PATHS if name in report["paths"]]
-    paths = [report["paths"][name] for name in names]
-    before = [{one["layer"]: one for one in path.get("before", ())} for path in paths]
-    after = [{one["layer"]: one for one in path.get("after", ())} for path in paths]
-    most = {layer: max(side[layer]["share"] for side in after if layer in side) for side in after for layer in side}
+    """Return the function calls of each path by layer with its share of the time, the layers that take most first."""
+    paths = {name: {one["layer"]: one for one in path["layers"]} for name, path in report["paths"].items()}
+    most = {
+        layer: max(side[layer]["share"] for side in paths.values() if layer in side)
+        for side in paths.values()
+        for layer in side
+    }
     shown = sorted((layer for layer in most if most[layer] >= LEAST_SHARE), key=lambda layer: (-most[layer], layer))
-    gone = sorted({layer for side in before for layer in side} - set(shown))
-
-    def show_change(old: Report, new: Report, layer: str) -> str:
-        if layer not in old and layer not in new:
-            return ""
-        calls = " → ".join(count(side[layer]["calls"]) if layer in side else "0" for side in (old, new))
-        return f"{calls}, {new[layer]['share']:.0%}" if layer in new else calls
-
-    sides = list(zip(before, after, strict=True))
-    rows = [[cell(layer), *(show_change(old, new, layer) for old, new in sides)] for layer in [*shown, *gone]]
-    rows.append(["all", *(" → ".join(count(sum(one["calls"] for one in s.values())) for s in both) for both in sides)])
-    lines = [circumstances(report), "", *table(["layer", *(PATHS[name] for name in names)], rows)]
-    lines += ["", "What the time is spent on that remains:", ""]
-    for name, side in zip(names, after, strict=True):
-        largest = sorted(side.values(), key=lambda one: -one["share"])[:MOST_NAMED]
-        told = ", ".join(f"{cell(one['layer'])} {one['share']:.0%}" for one in largest)
-        lines.append(f"- {PATHS[name]}: {told}.")
-    return lines
+    rows = [
+        [
+            cell(layer),
+            *(
+                f"{count(side[layer]['calls'])}, {side[layer]['share']:.0%}" if layer in side else ""
+                for side in paths.values()
+            ),
+        ]
+        for layer in shown
+    ]
+    rows.append(["all", *(count(sum(one["calls"] for one in side.values())) for side in paths.values())])
+    return [circumstances(report), "", *table(["layer", *(PATHS[name] for name in paths)], rows)]
 
 
 def count(calls: float) -> str:

@@ -8,7 +8,6 @@ Stubs refuse runtimes that are older than their generator, so an old generator m
 from __future__ import annotations
 
 import argparse
-import difflib
 import hashlib
 import json
 import runpy
@@ -18,11 +17,12 @@ import tempfile
 import venv
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from scripts.pages import ROOT, bring_up_to_date
+
 PROTO = ROOT / "proto"
-STUBS = ROOT / "clients" / "python" / "src"
+STUBS = Path("clients") / "python" / "src"
 DESCRIPTORS = ROOT / "proto" / "reasond.binpb"
-SERVICE_CONFIG = ROOT / "proto" / "reasond.service_config.json"
+SERVICE_CONFIG = Path("proto") / "reasond.service_config.json"
 PINS = (
     *("grpcio-tools==1.71.2", "protobuf==5.29.6", "grpcio==1.71.2", "mypy-protobuf==3.6.0", "setuptools<81"),
     "googleapis-common-protos==1.70.0",
@@ -73,62 +73,37 @@ def generate(target: Path) -> None:
             path.write_text(BANNER + path.read_text("utf-8"), encoding="utf-8")
 
 
-def read_wanted(target: Path) -> dict[Path, bytes]:
-    """Return the files that the repository should contain: committed path -> content."""
-    files = {
-        STUBS / path.relative_to(target / "stubs"): path.read_bytes() for path in (target / "stubs").rglob("*.py*")
-    }
-    files[DESCRIPTORS] = (target / "reasond.binpb").read_bytes()
+def read_wanted(target: Path) -> dict[Path, str]:
+    """Return the stubs and the service config that the repository should contain, by path."""
+    stubs = target / "stubs"
+    files = {STUBS / path.relative_to(stubs): path.read_text("utf-8") for path in stubs.rglob("*.py*")}
     # Imported alone: the package imports the stubs, which may be missing.
-    connection = runpy.run_path(str(STUBS / "reasond" / "connection.py"))
-    files[SERVICE_CONFIG] = f"{json.dumps(connection['service_config'](), indent=2)}\n".encode()
+    connection = runpy.run_path(str(ROOT / STUBS / "reasond" / "connection.py"))
+    files[SERVICE_CONFIG] = f"{json.dumps(connection['service_config'](), indent=2)}\n"
     return files
 
 
 def list_committed() -> set[Path]:
-    """Return the generated files that the repository contains."""
-    return {path for path in (STUBS / "reasond" / "v1").glob("*_pb2*") if path.suffix in {".py", ".pyi"}} | {
-        DESCRIPTORS,
-        SERVICE_CONFIG,
-    }
-
-
-def compare(files: dict[Path, bytes]) -> list[str]:
-    """Return a line for every committed file that differs from `files`."""
-    lines = [f"{path.relative_to(ROOT)}: no longer generated" for path in sorted(list_committed() - set(files))]
-    for path, content in sorted(files.items()):
-        current = path.read_bytes() if path.exists() else b""
-        if current != content:
-            old, new = (part.decode("utf-8", "replace").splitlines() for part in (current, content))
-            first = next(
-                (line for line in difflib.unified_diff(old, new, n=0, lineterm="") if line[:3] not in {"---", "+++"}),
-                "",
-            )
-            lines.append(f"{path.relative_to(ROOT)}: differs {first}")
-    return lines
+    """Return the generated texts that the repository contains, by path."""
+    stubs = (ROOT / STUBS / "reasond" / "v1").glob("*_pb2*")
+    return {SERVICE_CONFIG, *(path.relative_to(ROOT) for path in stubs if path.suffix in {".py", ".pyi"})}
 
 
 def main() -> int:
     """Write the generated files, or with --check compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail where the committed files differ")
-    options = parser.parse_args()
+    is_check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        files = read_wanted(Path(folder))
-    if options.check:
-        differences = compare(files)
-        print("\n".join(differences) or f"{len(files)} generated files are up to date")
-        if differences:
-            print("run: make generate")
-        return 1 if differences else 0
-    for stale in list_committed() - set(files):
-        stale.unlink(missing_ok=True)
-    for path, content in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    print(f"wrote {len(files)} files")
-    return 0
+        files, descriptors = read_wanted(Path(folder)), (Path(folder) / "reasond.binpb").read_bytes()
+    code = bring_up_to_date(files, is_check=is_check, command="make generate", known=list_committed())
+    if not is_check:
+        DESCRIPTORS.write_bytes(descriptors)
+    elif DESCRIPTORS.read_bytes() != descriptors:
+        print(f"{DESCRIPTORS.relative_to(ROOT)}: out of date, run: make generate")
+        code = 1
+    return code
 
 
 if __name__ == "__main__":

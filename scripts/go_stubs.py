@@ -16,7 +16,7 @@ from google.protobuf.compiler.plugin_pb2 import CodeGeneratorRequest, CodeGenera
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from scripts.pages import ROOT, write_or_check
-from scripts.programs import BIN, install
+from scripts.programs import BIN, install, name_of
 from scripts.stages import PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC
 
 CLIENT = Path("clients") / "go"
@@ -60,15 +60,9 @@ def generate() -> dict[Path, str]:
     return files
 
 
-def name_of(plugin: str) -> str:
-    """Return the name of a Go program, given as `module@version`."""
-    return plugin.partition("@")[0].rpartition("/")[2]
-
-
-def list_stale(files: dict[Path, str]) -> list[Path]:
-    """Return the committed stubs that are no longer generated."""
-    committed = {path.relative_to(ROOT) for path in (ROOT / CLIENT).glob("*.pb.go")}
-    return sorted(committed - set(files))
+def list_committed() -> list[Path]:
+    """Return the generated files that the repository contains."""
+    return sorted(path.relative_to(ROOT) for path in (ROOT / CLIENT).glob("*.pb.go"))
 
 
 def main() -> int:
@@ -79,15 +73,7 @@ def main() -> int:
     if missing:
         print("\n".join((*missing, "the Go client was not generated or compared")))
         return 1 if os.environ.get("CI", "").lower() in {"1", "true"} else 0
-    files = generate()
-    stale = list_stale(files)
-    if "--check" not in sys.argv:
-        for path in stale:
-            (ROOT / path).unlink()
-    elif stale:
-        print("\n".join(f"{path}: no longer generated, run: make generate" for path in stale))
-        return 1
-    return write_or_check(files, description=__doc__ or "", command="make generate")
+    return write_or_check(generate(), description=__doc__ or "", command="make generate", known=list_committed())
 
 
 if __name__ == "__main__":

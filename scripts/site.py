@@ -18,8 +18,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from scripts.links import FENCED, LINK, links
-from scripts.pages import ROOT
+from scripts.pages import FENCED, LINK, ROOT, links
 
 SOURCE = ROOT / "site"
 BUILD = ROOT / "build" / "site"

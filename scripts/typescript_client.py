@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scripts.pages import ROOT, bring_up_to_date
 from scripts.programs import PIP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 CLIENT: Final = ROOT / "clients" / "typescript"
-STUBS: Final = CLIENT / "src" / "gen"
+STUBS: Final = Path("clients") / "typescript" / "src" / "gen"
 DESCRIPTORS: Final = ROOT / "proto" / "reasond.binpb"
 SERVICE_CONFIG: Final = ROOT / "proto" / "reasond.service_config.json"
 CACHE: Final = ROOT / ".cache" / "typescript"
@@ -151,9 +151,9 @@ def _object(values: Mapping[str, object]) -> str:
     return "{ " + ", ".join(f"{key}: {value}" for key, value in values.items()) + " }"
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the files below a folder, by path."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.ts")}
+def read_files(folder: Path) -> dict[Path, str]:
+    """Return the stubs below a folder, by their path in the repository."""
+    return {STUBS / path.relative_to(folder): path.read_text("utf-8") for path in folder.rglob("*.ts")}
 
 
 def write_stubs(*, is_check: bool) -> int:
@@ -161,17 +161,8 @@ def write_stubs(*, is_check: bool) -> int:
     prepare_client()
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        wanted, current = read_files(Path(folder)), read_files(STUBS)
-        differing = sorted(path for path in wanted.keys() | current.keys() if wanted.get(path) != current.get(path))
-        if not is_check:
-            shutil.rmtree(STUBS, ignore_errors=True)
-            shutil.copytree(folder, STUBS)
-    if is_check and differing:
-        print("\n".join(f"clients/typescript/src/gen/{path}: differs from what is generated" for path in differing))
-        print("run: make generate")
-        return 1
-    print(f"{len(wanted)} files of the TypeScript client are up to date")
-    return 0
+        wanted = read_files(Path(folder))
+    return bring_up_to_date(wanted, is_check=is_check, command="make generate", known=read_files(ROOT / STUBS))
 
 
 def check() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.links import FENCED, links
+from scripts.pages import FENCED, links
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -16,7 +16,7 @@ from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.reasons import build_error, list_error_classes
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.http_api.http_calls import build_error_object
-from scripts.error_docs import content, list_declared
+from scripts.api_docs import errors_page, list_declared
 from scripts.protos import read
 
 # contract.md, "Errors: one table, both wires", one line for each reason.
@@ -211,5 +211,5 @@ def test_a_reason_that_is_declared_once_is_known_to_both_wires_and_to_the_page()
         replace(file, enums=[replace(one, values=[*one.values, value]) if one is enum else one for one in file.enums])
         for file in files
     ]
-    page = content(changed, [*list_declared(), BrandNewError.declaration])
+    page = errors_page(changed, [*list_declared(), BrandNewError.declaration])
     assert "| `BRAND_NEW` | `RESOURCE_EXHAUSTED` | -32050 |  | It is new. | Wait. |" in page

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.errors.base import Reason
-from scripts.api_docs import CARD_FILE, FOLDER, meaning_of, pages, show_kind
-from scripts.error_docs import PATH as ERRORS_PATH
-from scripts.error_docs import content, list_declared, meanings
+from scripts.api_docs import (
+    CARD_FILE,
+    ERRORS,
+    FOLDER,
+    errors_page,
+    list_declared,
+    list_meanings,
+    make_pages,
+    meaning_of,
+    show_kind,
+)
 from scripts.protos import Field, ProtoFile, read
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ def files() -> list[ProtoFile]:
 
 @pytest.fixture(scope="module")
 def made(files: list[ProtoFile]) -> dict[Path, str]:
-    return {**pages(files), ERRORS_PATH: content(files, list_declared())}
+    return make_pages(files)
 
 
 def headings(text: str) -> set[str]:
@@ -75,7 +83,7 @@ def test_shared_types_begin_with_executions_and_end_with_cards(made: dict[Path, 
 
 
 def test_a_meaning_that_repeats_the_name_is_left_out() -> None:
-    field = Field(name="path", number=1, type_name="string", label="", oneof="", choice="", comment="Its path.")
+    field = Field(name="path", type_name="string", label="", oneof="", choice="", comment="Its path.")
     assert meaning_of(field) == ""
     assert meaning_of(replace(field, comment="Its path below the root.")) == "Its path below the root."
     assert show_kind(replace(field, label="repeated"), {}) == "`string`[]"
@@ -98,16 +106,16 @@ def test_maps_repeated_optional_and_alternative_fields_are_told_apart(files: lis
 
 def test_every_reason_of_the_proto_has_a_row_with_both_codes(files: list[ProtoFile], made: dict[Path, str]) -> None:
     for row in list_declared():
-        [line] = [line for line in made[ERRORS_PATH].splitlines() if line.startswith(f"| `{row.name}` |")]
+        [line] = [line for line in made[FOLDER / ERRORS].splitlines() if line.startswith(f"| `{row.name}` |")]
         assert str(row.jsonrpc_code) in line
-        assert meanings(files)[row.name].split(";")[0] in line
+        assert list_meanings(files)[row.name].split(";")[0] in line
 
 
 def test_a_reason_without_a_row_in_the_error_table_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="INTERNAL"):
-        content(files, [row for row in list_declared() if row.name != "INTERNAL"])
+        errors_page(files, [row for row in list_declared() if row.name != "INTERNAL"])
 
 
 def test_a_row_that_the_proto_does_not_know_is_an_error(files: list[ProtoFile]) -> None:
     with pytest.raises(KeyError, match="NEW_REASON"):
-        content(files, [*list_declared(), Reason("NEW_REASON", "INTERNAL", remedy="")])
+        errors_page(files, [*list_declared(), Reason("NEW_REASON", "INTERNAL", remedy="")])

@@ -12,16 +12,17 @@ import pytest
 
 from scripts.check import (
     ROOT,
+    Counts,
     Outcome,
     conclude,
     environment,
     keep_temporary_files_in_memory,
+    notices,
     run,
     run_command,
     run_lanes,
     show_output,
 )
-from scripts.outcome import Counts, notices
 from scripts.stages import Stage
 
 if TYPE_CHECKING:

@@ -79,16 +79,6 @@ def test_an_environment_whose_interpreter_is_gone_is_made_anew_and_without_an_in
     assert not list((tree / ".venv").glob("stamp-*"))
 
 
-@pytest.mark.slow
-def test_the_pip_that_python_brings_runs_from_its_wheel() -> None:
-    wheel = environment.bundled_pip()
-    assert wheel is not None
-    said = subprocess.run(
-        [sys.executable, f"{wheel}/pip", "--version"], capture_output=True, text=True, timeout=180, check=True
-    )
-    assert said.stdout.startswith("pip ")
-
-
 def test_what_builds_the_projects_is_pinned_like_everything_else() -> None:
     pinned = {line.partition("==")[0] for line in environment.CONSTRAINTS.read_text(encoding="utf-8").splitlines()}
     assert {*environment.BUILDERS, "trove-classifiers"} <= pinned

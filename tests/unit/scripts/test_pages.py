@@ -33,6 +33,19 @@ def test_a_check_names_what_is_out_of_date_and_writes_nothing(
     assert pages.write_or_check({Path("a.md"): "old\n"}, description="") == 0
 
 
+def test_a_file_that_is_no_longer_generated_is_named_and_removed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = root / "gone.py"
+    gone.touch()
+    monkeypatch.setattr(sys, "argv", ["generate", "--check"])
+    assert pages.write_or_check({}, description="", command="make generate", known=[Path("gone.py")]) == 1
+    assert "gone.py: no longer generated, run: make generate" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["generate"])
+    assert pages.write_or_check({}, description="", known=[Path("gone.py")]) == 0
+    assert not gone.exists()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

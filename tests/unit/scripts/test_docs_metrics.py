@@ -11,7 +11,7 @@ from jsonschema_rs import Draft202012Validator
 
 from reasond_server.telemetry.catalogue import CATALOGUE, GROUPS
 from scripts.dashboard import dashboard, expressions
-from scripts.metrics_docs import PATH
+from scripts.docs import METRICS
 from scripts.pages import ROOT
 
 
@@ -107,7 +107,7 @@ def test_queries_use_variables_that_are_there_and_legends_labels_that_are_left()
 
 
 def test_the_page_has_a_row_for_every_metric_and_for_no_other() -> None:
-    text = (ROOT / PATH).read_text("utf-8")
+    text = (ROOT / METRICS).read_text("utf-8")
     rows = [line.split("`")[1] for line in text.splitlines() if line.startswith(("| `reasond_", "| `process_"))]
     assert sorted(rows) == sorted(metric.exposed_name for metric in CATALOGUE.values())
 

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
+from scripts.docs import STRATEGY_OVERVIEW, build_cost_rows, list_built_in, make_cost_table
 from scripts.pages import ROOT, fill_tables
-from scripts.strategy_docs import PATH, build_cost_rows, list_built_in, make_tables
 
 PLACES = "# Page\n\n<!-- table: costs -->\nold\n<!-- end -->\n\nProse.\n"
-GUIDE = (ROOT / PATH).read_text(encoding="utf-8")
-TABLES = make_tables(list_built_in())
+GUIDE = (ROOT / STRATEGY_OVERVIEW).read_text(encoding="utf-8")
+TABLES = make_cost_table(list_built_in())
 NAMES = [strategy.name for strategy in list_built_in()]
 
 
@@ -51,7 +51,7 @@ def test_the_comparison_has_a_row_for_every_strategy_in_every_table(name: str) -
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_of_a_strategy_has_a_row_with_the_default_of_every_parameter(name: str) -> None:
     (strategy,) = (each for each in list_built_in() if each.name == name)
-    page = (ROOT / PATH.parent / f"{name}.md").read_text(encoding="utf-8")
+    page = (ROOT / STRATEGY_OVERVIEW.parent / f"{name}.md").read_text(encoding="utf-8")
     table = page.partition("| parameter | default |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)` \| `?(.*?)`? \| .+ \|$", table, re.MULTILINE)
     shown = {parameter: json.loads(default) if is_json(default) else default for parameter, default in rows}

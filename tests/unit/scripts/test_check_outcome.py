@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.outcome import Counts, count_tests, failures, notices
+from scripts.check import Counts, count_tests, failures, notices
 
 
 @pytest.mark.parametrize(
