@@ -47,12 +47,14 @@ from reasond_server.http_api.request_middleware import CrossOriginApp
 from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_ROOT, HTTP_ROOT
 from reasond_server.protocols.attachments import Attachments
+from reasond_server.protocols.mcp.mcp_endpoint import MCP_ROOT
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED
 from reasond_server.services.a2a import A2aInterface, serve_a2a
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats
 from reasond_server.services.executions import serve_executions
+from reasond_server.services.mcp_tools import serve_mcp
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from reasond_server.engines.temporal import TemporalEngine
     from reasond_server.http_api.http_app import Interface
     from reasond_server.llm.model import ChatModel
+    from reasond_server.protocols.mcp.mcp_endpoint import McpInterface
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.services.declaration import Service
     from reasond_server.telemetry.span_export import SpanSink
@@ -136,6 +139,7 @@ class Server:
         self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
         self._watching: list[asyncio.Task[None]] = []
         self._attachments: Attachments | None = None
+        self._mcp: McpInterface | None = None
         self._health = HealthServicer(services=[each.name for each in DECLARED])
         self._is_ready = False
         self._is_draining = False
@@ -221,7 +225,7 @@ class Server:
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
-        for part in (self._attachments, tools, self._engine, self._workshop):
+        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop):
             if part is not None:
                 await part.aclose()
         for task in self._watching:
@@ -353,7 +357,7 @@ class Server:
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
             metrics=self._metrics_page,
-            interfaces={**self._interfaces(core), **interfaces},
+            interfaces={**self._interfaces(core, services), **interfaces},
             further_pages=build_console_pages() if server.console else None,
         )
         host, port = split_address(server.http_address)
@@ -368,16 +372,15 @@ class Server:
             reuse_port=server.so_reuseport,
         )
 
-    def _interfaces(self, core: Core) -> Mapping[str, Interface]:
+    def _interfaces(self, core: Core, services: Sequence[Service]) -> Mapping[str, Interface]:
         """Return the protocols besides JSON-RPC, by the root of their paths."""
+        interfaces: dict[str, Interface] = {}
         own = self._settings.openai
-        if not own.enabled:
-            return {}
-        self._attachments = Attachments(
-            store=core.reasoning.store, desk=core.observed, within_s=self._settings.store.reattach_s
-        )
-        return {
-            OPENAI_ROOT: serve_chats(
+        if own.enabled:
+            self._attachments = Attachments(
+                store=core.reasoning.store, desk=core.observed, within_s=self._settings.store.reattach_s
+            )
+            interfaces[OPENAI_ROOT] = serve_chats(
                 core.reasoning,
                 core.turns,
                 desk=core.observed,
@@ -385,7 +388,19 @@ class Server:
                 presets=own.models,
                 now=self._clock.now,
             )
-        }
+        if self._settings.mcp.enabled:
+            self._mcp = serve_mcp(
+                core.reasoning,
+                core.repairs if self._settings.repair.enabled else None,
+                services=services,
+                desk=core.observed,
+                version=version("reasond-server"),
+                new_call_id=self._clock.new_id,
+                now=self._clock.now,
+                origins=self._settings.server.cors_origins,
+            )
+            interfaces[MCP_ROOT] = self._mcp.open_door
+        return interfaces
 
     def _snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""

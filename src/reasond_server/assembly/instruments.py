@@ -22,12 +22,14 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_PATHS
 from reasond_server.protocols.a2a.a2a_endpoint import RPC as A2A
+from reasond_server.protocols.mcp.mcp_endpoint import MCP, MCP_PATH
 from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
 from reasond_server.services.a2a import DECLARATION as A2A_DECLARATION
 from reasond_server.services.chats import CHAT_METHODS
+from reasond_server.services.mcp_tools import MCP_METHODS
 from reasond_server.telemetry.observers import (
     API_KEY_OUTCOMES,
     HANDOFF_OUTCOMES,
@@ -159,12 +161,17 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
     methods = {name for each in declared for name in (*each.methods, *(path[1:] for path in each.operations))}
     methods |= A2A_DECLARATION.permissions.keys()
     return {
-        "transport": frozenset({"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport, A2A.transport}),
-        "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS}),
+        "transport": frozenset(
+            {"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport, A2A.transport, MCP.transport}
+        ),
+        "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS, *MCP_METHODS}),
         "code": frozenset(CODES),
-        "route": frozenset({*PATHS, *OPENAI_PATHS, *A2A_PATHS, CONSOLE_PATH}),
+        "route": frozenset({*PATHS, *OPENAI_PATHS, *A2A_PATHS, MCP_PATH, CONSOLE_PATH}),
         "status": frozenset(
-            map(str, (0, 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 499, 500, 503, 504))
+            map(
+                str,
+                (0, 200, 202, 204, 304, 400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 429, 499, 500, 501, 503, 504),
+            )
         ),
         "reason": frozenset({*reasons, *STOP_REASONS.values()}),
         "strategy": frozenset({*strategies, TURN, REPAIR}),

@@ -72,6 +72,14 @@ class A2aSettings(Section):
     )
 
 
+class McpSettings(Section):
+    """The interface at /mcp of the HTTP listener, for hosts of the Model Context Protocol."""
+
+    enabled: bool = Field(
+        default=True, description="Whether /mcp is served on http_address, as tools. Needs the extra mcp."
+    )
+
+
 _KIBI = 1024
 _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
@@ -390,6 +398,7 @@ class Settings(Section):
     engine: EngineSettings = Field(default_factory=EngineSettings)
     openai: OpenAiSettings = Field(default_factory=OpenAiSettings)
     a2a: A2aSettings = Field(default_factory=A2aSettings)
+    mcp: McpSettings = Field(default_factory=McpSettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitsSettings = Field(default_factory=LimitsSettings)
     agents: AgentsSettings = Field(default_factory=AgentsSettings)

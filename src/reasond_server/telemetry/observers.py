@@ -70,7 +70,7 @@ class ProcessFacts:
 class CallObserver(Protocol):
     """Reports of the transports.
 
-    `transport` is "grpc", "jsonrpc", "openai", or "http" for a refusal by another HTTP page.
+    `transport` is "grpc", "jsonrpc", "mcp", "openai", or "http" for a refusal by another HTTP page.
     """
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:

@@ -86,7 +86,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "retryCount": "Attempts of their calls that were repeated",
     "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
     "rpc.response.status_code": "Name of the gRPC status code",
-    "rpc.system.name": "`grpc`, `jsonrpc` or `openai`",
+    "rpc.system.name": "`grpc`, `jsonrpc`, `mcp` or `openai`",
     "tokensIn": "Input tokens of the candidates",
     "tokensOut": "Tokens that the model wrote for them, hidden reasoning included",
     "validationLatencyMs": "How long the patch and its held-out checks took, in milliseconds",

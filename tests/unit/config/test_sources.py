@@ -156,7 +156,7 @@ def test_an_unknown_key_names_itself_the_nearest_and_where_it_was_read() -> None
         (
             "zzz = 1",
             "zzz",
-            "known are a2a, agents, auth, engine, limits, llm, logs, metrics, openai, reasoning, repair, server, ",
+            "known are a2a, agents, auth, engine, limits, llm, logs, mcp, metrics, openai, reasoning, repair, ",
         ),
         ("'a.\\nb' = 1", "'a.\\\\nb'", "known sections are"),
     ],

@@ -1,0 +1,1 @@
+"""The tools, executions and tasks of this server for hosts of the Model Context Protocol."""

@@ -1,0 +1,218 @@
+"""The path /mcp: Streamable HTTP, with the checks of every other protocol before the package `mcp` sees a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from reasond_server.access import audit
+from reasond_server.access.tokens import build_missing_token_error
+from reasond_server.base.addresses import is_loopback
+from reasond_server.errors.access import AccessError, IssuerUnavailableError
+from reasond_server.errors.base import ReasondError
+from reasond_server.http_api.body_reader import read_call_body
+from reasond_server.http_api.exchange import (
+    ClientGoneError,
+    Exchange,
+    RefusalError,
+    RequestHeaders,
+    find_exchange,
+    find_host,
+)
+from reasond_server.http_api.http_calls import Calls, Dialect, build_error_object
+from reasond_server.telemetry.scope import Scope as Work
+from reasond_server.telemetry.scope import enter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from mcp.server.lowlevel import Server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    from reasond_server.http_api.body_reader import BodyReader
+    from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
+    from reasond_server.http_api.http_calls import Gate, Methods
+    from reasond_server.protocols.mcp.mcp_arguments import HostTool
+    from reasond_server.telemetry.observers import CallObserver
+
+MCP_ROOT: Final = "/mcp/"
+MCP_PATH: Final = "/mcp"
+MCP: Final = Dialect(
+    transport="mcp",
+    describe=lambda error, call_id, partial: build_error_object(error, call_id=call_id, partial=partial),
+    missing_hint="Send it in 'Authorization: Bearer <token>'",
+)
+_NO_EXTRA: Final = "this server has no package mcp; have reasond-server[mcp] installed, or [mcp] enabled set to false"
+_ORIGIN: Final = "pages of this origin may not call tools; have it added to [server] cors_origins"
+
+
+@dataclass(eq=False, kw_only=True)
+class McpInterface:
+    """Serves hosts over HTTP, once `open_door` is called, and in this process.
+
+    `offers` are the tools, `methods` what they call. `origins` are those of other pages that may call.
+    """
+
+    offers: Mapping[str, HostTool]
+    methods: Methods
+    version: str
+    new_call_id: Callable[[], str]
+    origins: Collection[str] = ()
+    _calls: Callable[[Exchange], Calls] | None = None
+    _endpoint: _Endpoint | None = field(default=None, init=False)
+
+    def open_door(self, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> ASGIApp:
+        """Return the application for the HTTP listener."""
+
+        def open_calls(exchange: Exchange) -> Calls:
+            exchange.rpc_system = MCP.transport
+            return Calls(methods=self.methods, gate=gate, exchange=exchange, observer=observer, dialect=MCP)
+
+        self._calls = open_calls
+        self._endpoint = _Endpoint(self, gate, body_reader)
+        return self._endpoint
+
+    def build_server(self, token: str = "") -> Server[Any]:
+        """Return the package's server; requests that come by no HTTP are those of the caller with `token`."""
+        from reasond_server.protocols.mcp.mcp_service import build_mcp_server  # noqa: PLC0415 - takes 1.6 s
+
+        def open_calls(exchange: Exchange | None) -> Calls:
+            assert self._calls is not None  # noqa: S101 - the listener is opened before its first request
+            if exchange is None:
+                call_id = self.new_call_id()
+                enter(Work(call_id, None))
+                headers = RequestHeaders([(b"authorization", f"Bearer {token}".encode())])
+                exchange = Exchange(call_id=call_id, headers=headers)
+            return self._calls(exchange)
+
+        return build_mcp_server(self.offers, version=self.version, open_calls=open_calls)
+
+    async def aclose(self) -> None:
+        """End the requests under way."""
+        if self._endpoint is not None:
+            await self._endpoint.aclose()
+
+
+class _Endpoint:
+    """Serves the path /mcp. The package is imported at the first request: that takes longer than a start."""
+
+    def __init__(self, interface: McpInterface, gate: Gate, body_reader: BodyReader) -> None:
+        self._interface = interface
+        self._gate = gate
+        self._body_reader = body_reader
+        self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            RefusalError: the path, the method, the origin, the token or the body is refused.
+            ClientGoneError: the client left before its answer.
+        """
+        exchange = find_exchange(scope)
+        exchange.rpc_system = MCP.transport
+        if scope["path"] not in {MCP_PATH, MCP_ROOT}:
+            raise RefusalError(404, f"there is nothing at this address; {MCP_PATH} is the address for MCP")
+        exchange.route = MCP_PATH
+        if scope["method"] != "POST":
+            # No session has a stream of its own, and there is none to delete.
+            raise RefusalError(405, "this address takes POST only", headers={"allow": "POST"})
+        self._require_origin(exchange)
+        if importlib.util.find_spec("mcp") is None:
+            raise RefusalError(501, _NO_EXTRA)
+        await self._require_caller(exchange)
+        body = await read_call_body(
+            exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
+        )
+        try:
+            manager = await self._find_manager()
+            # It notices by itself when the client leaves, and cancels what it does for it.
+            await manager.handle_request(scope, _replay(body, receive), send)
+            if not exchange.status:
+                raise ClientGoneError
+        finally:
+            self._body_reader.release(body)
+
+    def _require_origin(self, exchange: Exchange) -> None:
+        """Refuse pages of other sites, which a name that changes its address could make callers of this one.
+
+        Raises:
+            RefusalError: 403.
+        """
+        for origin in exchange.headers.getlist(b"origin"):
+            if origin not in self._interface.origins and not _is_local(origin):
+                raise RefusalError(403, _ORIGIN)
+
+    async def _require_caller(self, exchange: Exchange) -> None:
+        """Refuse a request without a valid token, whatever it asks for.
+
+        Raises:
+            RefusalError: 401, or 503 if the token cannot be checked now.
+        """
+        try:
+            if not await self._gate.recognise_caller(exchange):
+                raise build_missing_token_error(MCP.missing_hint)
+        except ReasondError as error:
+            if isinstance(error, AccessError):
+                audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
+            if isinstance(error, IssuerUnavailableError) or not isinstance(error, AccessError):
+                raise RefusalError(503, error.full_message, headers={"retry-after": "1"}) from None
+            raise RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"}) from None
+
+    async def _find_manager(self) -> StreamableHTTPSessionManager:
+        """Return the package's part for HTTP, opened at the first request."""
+        if self._opening is None:
+            # A context of its own: what the first request has noted is not that of all others.
+            self._opening = asyncio.create_task(self._open(), context=contextvars.Context())
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> StreamableHTTPSessionManager:
+        manager = await asyncio.to_thread(self._build_manager)
+        is_open = asyncio.Event()
+        self._serving = asyncio.create_task(self._serve(manager, is_open), name="MCP")
+        await is_open.wait()
+        return manager
+
+    def _build_manager(self) -> StreamableHTTPSessionManager:
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - takes 1.6 s
+
+        # A body is as long as [server] max_http_body_bytes allows.
+        server = self._interface.build_server()
+        return StreamableHTTPSessionManager(app=server, stateless=True, max_request_body_size=sys.maxsize)
+
+    async def _serve(self, manager: StreamableHTTPSessionManager, is_open: asyncio.Event) -> None:
+        async with manager.run():
+            is_open.set()
+            await self._closing.wait()
+
+    async def aclose(self) -> None:
+        """End the requests under way."""
+        self._closing.set()
+        if self._serving is not None:
+            await self._serving
+
+
+def _replay(body: bytearray, receive: Receive) -> Receive:
+    """Return what gives the body that was read, and then waits for the client to leave."""
+    parts: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def replay() -> Message:
+        return parts.pop() if parts else await receive()
+
+    return replay
+
+
+def _is_local(origin: str) -> bool:
+    """Return whether a page comes from this machine."""
+    try:
+        host = urlsplit(origin).hostname or ""
+        return is_loopback(f"[{host}]:0" if ":" in host else f"{host}:0")
+    except ValueError:
+        return False

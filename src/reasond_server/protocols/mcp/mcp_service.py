@@ -1,0 +1,318 @@
+"""The server of the package `mcp` over the methods of this one: tools, resources and tasks.
+
+To be imported where the extra `mcp` is. Each request stands for itself, whatever process it reaches: nothing is kept
+between two of them but executions. Source: Model Context Protocol 2026-07-28, its extension for tasks (SEP-2663), and
+2025-11-25 for older hosts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    RequestParams,
+    ResourceTemplate,
+    TextResourceContents,
+    Tool,
+    ToolAnnotations,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import INTERNAL_MESSAGE, show
+from reasond_server.http_api.exchange import find_exchange
+from reasond_server.http_api.http_calls import convert_failure
+from reasond_server.http_api.json_mapping import is_logged
+from reasond_server.protocols.mcp.mcp_arguments import READ_METHOD
+from reasond_server.protocols.mcp.mcp_results import (
+    JSON,
+    ROOT,
+    describe_progress,
+    describe_resource,
+    read_end,
+    write_answer,
+    write_execution,
+    write_failure,
+    write_handle,
+    write_task,
+)
+from reasond_server.protocols.mcp.mcp_runs import STATE_FIELD, read_request_id, write_state
+from reasond_server.types import LastEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp_types import PaginatedRequestParams
+
+    from reasond_server.http_api.exchange import Exchange
+    from reasond_server.http_api.http_calls import Calls
+    from reasond_server.protocols.mcp.mcp_arguments import HostTool
+
+    Context = ServerRequestContext[Any, Any]
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
+_PREFIX: Final = "mcp-"
+_INSTRUCTIONS: Final = (
+    "Tools that reason in several steps with a language model of their own. A call can take minutes: set background, "
+    "and ask read_execution for the answer, where the host gives up earlier."
+)
+_NOT_FOUND: Final = frozenset({"EXECUTION_NOT_FOUND"})
+
+
+class TaskParams(RequestParams):
+    """The parameters of the methods about one task, which has the id of its execution."""
+
+    task_id: str
+
+
+def build_mcp_server(
+    offers: Mapping[str, HostTool], *, version: str, open_calls: Callable[[Exchange | None], Calls]
+) -> Server[Any]:
+    """Return the server; `open_calls` returns the calls of one request, by its exchange over HTTP if it has one."""
+    service = _McpService(offers, open_calls)
+    server = Server(
+        "reasond",
+        version=version,
+        instructions=_INSTRUCTIONS,
+        on_list_tools=service.list_tools,
+        on_call_tool=service.call_tool,
+        on_list_resources=service.list_resources,
+        on_list_resource_templates=service.list_templates,
+        on_read_resource=service.read_resource,
+        get_tool_input_schema=lambda name: offers[name].schema if name in offers else None,
+    )
+    for name, handler in (
+        ("tasks/get", service.get_task),
+        ("tasks/update", service.update_task),
+        ("tasks/cancel", service.cancel_task),
+    ):
+        server.add_request_handler(name, TaskParams, handler)
+    server.extensions = {TASKS: {}}
+    # In place of the package's spans: a request has one of ours.
+    server.middleware[:] = [_hide_faults]
+    return server
+
+
+async def _hide_faults(context: Context, call_next: CallNext) -> HandlerResult:
+    """Answer a fault with its request id alone; an older host would be told the text of any exception."""
+    try:
+        return await call_next(context)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:
+        raise MCPError(INTERNAL_ERROR, INTERNAL_MESSAGE) from error
+
+
+class _McpService:
+    """The handlers; each makes calls of methods, which check access, count and log as those of other protocols do."""
+
+    def __init__(self, offers: Mapping[str, HostTool], open_calls: Callable[[Exchange | None], Calls]) -> None:
+        self._offers = offers
+        self._open_calls = open_calls
+
+    def _open(self, context: Context) -> Calls:
+        return self._open_calls(None if context.request is None else find_exchange(context.request.scope))
+
+    async def list_tools(self, _context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+        """Return all tools."""
+        return ListToolsResult(
+            tools=[
+                Tool(
+                    name=offer.name,
+                    description=offer.description,
+                    input_schema=dict(offer.schema),
+                    annotations=ToolAnnotations(read_only_hint=offer.is_read_only, open_world_hint=False),
+                )
+                for offer in self._offers.values()
+            ]
+        )
+
+    async def call_tool(
+        self, context: Context, params: CallToolRequestParams
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
+        """Call a tool; a run for a client that knows tasks becomes one, and is answered at once.
+
+        Raises:
+            MCPError: there is no such tool, the state is none of ours, or the server is at fault.
+        """
+        offer = self._offers.get(params.name)
+        if offer is None:
+            raise MCPError(
+                INVALID_PARAMS, f"Unknown tool: {show(params.name)}{suggest_nearest(params.name, self._offers)}"
+            )
+        calls, arguments = self._open(context), params.arguments or {}
+        if offer.method != READ_METHOD:
+            return await self._run(context, calls, offer, params)
+        found = await self._read(calls, arguments)
+        return (
+            write_failure(_require_told(found))
+            if "error" in found
+            else write_execution(found["execution"], found["end"])
+        )
+
+    async def _run(
+        self, context: Context, calls: Calls, offer: HostTool, params: CallToolRequestParams
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
+        is_task, state = _knows_tasks(context), params.request_state or ""
+        may_return = is_task or context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        arguments = params.arguments or {}
+        is_kept = is_task or arguments.get("background") is True
+        request_id = read_request_id(state) or (
+            f"{_PREFIX}{secrets.token_urlsafe(24)}" if may_return or is_kept else ""
+        )
+        told = {"arguments": arguments, "strategy": offer.strategy, "is_kept": is_kept}
+        told |= {"request_id": request_id, "state": state}
+        call, execution_id, end = calls.open(offer.method), "", None
+        try:
+            async with aclosing(call.events(told, None)) as events:
+                async for event in events:
+                    execution_id = event.execution_id
+                    if isinstance(event.event, LastEvent):
+                        end = read_end(event)
+                    elif is_logged(event):
+                        await context.session.report_progress(event.sequence, message=describe_progress(event))
+        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
+            return write_failure(_require_told({"error": await call.explain(convert_failure(error))}), end)
+        if end is not None:
+            return write_answer(end)
+        if is_task:
+            found = await self._read(calls, {"execution_id": execution_id})
+            return write_task(_require(found)["execution"], is_created=True)
+        if is_kept:
+            return write_handle(execution_id)
+        return InputRequiredResult(request_state=write_state(execution_id, request_id))
+
+    async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        """Return a page of the caller's executions, newest first."""
+        cursor = (params.cursor if params else None) or ""
+        page = _require(await self._answer(self._open(context), "executions.list", {"page_token": cursor}))
+        return ListResourcesResult(
+            resources=[describe_resource(execution) for execution in page["executions"]],
+            next_cursor=page["next_page_token"] or None,
+        )
+
+    async def list_templates(
+        self, _context: Context, _params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        """Return the address of executions."""
+        template = ResourceTemplate(
+            uri_template=f"{ROOT}{{execution_id}}",
+            name="execution",
+            description="An execution with its steps and its answer.",
+            mime_type=JSON,
+        )
+        return ListResourceTemplatesResult(resource_templates=[template])
+
+    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        """Return an execution with its steps.
+
+        Raises:
+            MCPError: the caller has no such execution.
+        """
+        uri = str(params.uri)
+        found = await self._read(self._open(context), {"execution_id": uri.removeprefix(ROOT)})
+        if not uri.startswith(ROOT) or _has_reason(found, _NOT_FOUND):
+            raise MCPError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        shown = {"execution": _require(found)["execution"], "result": found["end"]}
+        text = to_json(shown, inf_nan_mode="null").decode()
+        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=JSON, text=text)])
+
+    async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Return a task as it is now. Raises as `_find_task`."""
+        found = await self._find_task(context, params)
+        return write_task(found["execution"], found["end"])
+
+    async def update_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Take input for a task, which none asks for. Raises as `_find_task`."""
+        await self._find_task(context, params)
+        return {}
+
+    async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Stop a task; one that has ended stays as it is. Raises as `_find_task`."""
+        found = await self._find_task(context, params)
+        if found["execution"]["end_time"] is None:
+            _require(await self._answer(self._open(context), "executions.cancel", {"execution_id": params.task_id}))
+        return {}
+
+    async def _find_task(self, context: Context, params: TaskParams) -> Mapping[str, Any]:
+        """Return the execution of a task, with its end.
+
+        Raises:
+            MCPError: the client does not know tasks, its header names another one, or its caller has no such task.
+        """
+        if not _knows_tasks(context):
+            needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+            raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"This method needs the extension {TASKS}", needed)
+        routed = None if context.request is None else context.request.headers.get(MCP_NAME_HEADER)
+        if context.request is not None and decode_header_value(routed or "") != params.task_id:
+            # The package compares the header for the tools and resources that it knows.
+            raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} must be the taskId of the request")
+        return _require(await self._read(self._open(context), {"execution_id": params.task_id}))
+
+    async def _answer(self, calls: Calls, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the result of a method, or its error under the key `error`."""
+        answer = await calls.call(method, dict(params))
+        return answer if "error" in answer else answer["result"]
+
+    async def _read(self, calls: Calls, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the `execution`, of reasoning or a repair, and its `end` so far; or the error."""
+        found = await self._answer(calls, READ_METHOD, params)
+        if not _has_reason(found, _NOT_FOUND):
+            return {**found, "end": found.get("reasoning")}
+        repair = await self._answer(calls, "repair.get", params)
+        return {**repair, "end": repair.get("repair")} if "error" not in repair else found
+
+
+def _knows_tasks(context: Context) -> bool:
+    told = context.session.client_capabilities
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in ((told and told.extensions) or {})
+
+
+def _has_reason(found: Mapping[str, Any], reasons: frozenset[str]) -> bool:
+    return "error" in found and found["error"]["data"]["reason"] in reasons
+
+
+def _require(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the result of a call that is no call of a tool.
+
+    Raises:
+        MCPError: the call failed.
+    """
+    if "error" not in found:
+        return found
+    error = _require_told(found)
+    raise MCPError(INVALID_PARAMS, error["message"], error["data"])
+
+
+def _require_told(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the error of a call that its caller can do something about.
+
+    Raises:
+        MCPError: it is a fault of the server, or the state is none that it gave.
+    """
+    error: Mapping[str, Any] = found["error"]
+    if error["data"]["reason"] == "INTERNAL":
+        raise MCPError(INTERNAL_ERROR, error["message"], error["data"])
+    if any(each["field"] == STATE_FIELD for each in error["data"].get("violations", ())):
+        raise MCPError(INVALID_PARAMS, "Invalid or expired requestState", error["data"])
+    return error
