@@ -255,7 +255,8 @@ async def _stream(
     call = calls.open(name)
     async with aclosing(call.events(params, calls.exchange.headers.first(b"last-event-id"))) as updates:
         try:
-            first = await anext(updates)
+            # Who has every update already gets a stream of none.
+            first = await anext(updates, None)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             return await call.explain(convert_failure(error))
         await send_stream(send, _continue(call, first, updates, frame))
@@ -264,11 +265,13 @@ async def _stream(
 
 async def _continue(
     call: Call,
-    first: Update,
+    first: Update | None,
     updates: AsyncGenerator[Update, None],
     frame: Callable[[Mapping[str, Any]], bytes],
 ) -> AsyncGenerator[bytes, None]:
     """Yield the frames of `first` and the other updates, and of an error."""
+    if first is None:
+        return
     yield _frame(first, frame)
     try:
         async for update in updates:

@@ -35,6 +35,7 @@ PUSH_NOT_SUPPORTED: Final = A2aReason("PUSH_NOTIFICATION_NOT_SUPPORTED", "FAILED
 UNSUPPORTED_OPERATION: Final = A2aReason("UNSUPPORTED_OPERATION", "FAILED_PRECONDITION", -32004, 400)
 CONTENT_TYPE_NOT_SUPPORTED: Final = A2aReason("CONTENT_TYPE_NOT_SUPPORTED", "INVALID_ARGUMENT", -32005, 400)
 VERSION_NOT_SUPPORTED: Final = A2aReason("VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", -32009, 400)
+_INVALID_PARAMS: Final = A2aReason("INVALID_PARAMS", "INVALID_ARGUMENT", -32602, 400)
 _OF_OURS: Final = {
     "EXECUTION_NOT_FOUND": TASK_NOT_FOUND,
     "TURN_NOT_FOUND": TASK_NOT_FOUND,
@@ -42,8 +43,14 @@ _OF_OURS: Final = {
     "TURN_NOT_AWAITING": UNSUPPORTED_OPERATION,
     "HANDOFF_EXPIRED": UNSUPPORTED_OPERATION,
 }
+_INVALID: Final = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"})
 _DOMAIN: Final = "a2a-protocol.org"
-_NOT_FOUND: Final = "Task not found: no task of this caller has that id, or it is no longer kept"
+_WORDS: Final = {
+    TASK_NOT_FOUND.name: "Task not found: no task of this caller has that id, or it is no longer kept",
+    "REQUEST_ID_REUSED": "The messageId was used before with another message. Send each message with an id of its own.",
+    "INTERNAL": INTERNAL_MESSAGE,
+}
+"""The messages where the core has words of other wires."""
 _OWN_DOMAIN: Final = "reasond"
 _INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 _BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
@@ -88,6 +95,8 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     """Return `error` in the words of A2A; of a fault of the server it tells the id of the call alone."""
     declared = error.declaration
     known = error.a2a if isinstance(error, A2aError) else _OF_OURS.get(declared.name)
+    if known is None and declared.jsonrpc_code == _INVALID_PARAMS.jsonrpc_code and declared.grpc_status in _INVALID:
+        known = _INVALID_PARAMS
     metadata = {"request_id": call_id}
     if error.execution_id:
         metadata["task_id"] = error.execution_id
@@ -98,12 +107,11 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     if error.violations:
         fields = [{"field": each.field, "description": each.description} for each in error.violations]
         details.append({"@type": _BAD_REQUEST, "fieldViolations": fields})
-    message = INTERNAL_MESSAGE if declared.name == "INTERNAL" else error.full_message
     return ToldError(
         grpc_status=declared.grpc_status if known is None else known.grpc_status,
         jsonrpc_code=declared.jsonrpc_code if known is None else known.jsonrpc_code,
         http_status=_STATUSES.get(declared.grpc_status, 500) if known is None else known.http_status,
-        message=_NOT_FOUND if known is TASK_NOT_FOUND else message,
+        message=_WORDS.get(declared.name if known is None else known.name, error.full_message),
         details=details,
     )
 

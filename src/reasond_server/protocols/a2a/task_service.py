@@ -99,7 +99,8 @@ class Tasks:
         Raises:
             ExecutionNotFoundError: this caller has no such task.
         """
-        return write_log(await self._find(caller, params.id)).write(history_length=params.history_length)
+        log = await self._find(caller, params.id, is_read=True)
+        return write_log(log).write(history_length=params.history_length)
 
     async def cancel(self, caller: Principal, params: TaskParams) -> dict[str, Any]:
         """Cancel a task, and return it. Raises as `get`, and A2aError: it has ended."""
@@ -213,14 +214,15 @@ class Tasks:
         """Return the conversation to the end of the last task that a message refers to. Raises as `get`."""
         if not task_ids:
             return ()
-        return recall(task_ids[-1], await self._find(caller, task_ids[-1]))
+        return recall(task_ids[-1], await self._find(caller, task_ids[-1], is_read=True))
 
-    async def _find(self, caller: Principal, task_id: str) -> ExecutionLog:
-        """Return the log of a task. Raises as `get`."""
+    async def _find(self, caller: Principal, task_id: str, *, is_read: bool = False) -> ExecutionLog:
+        """Return the log of a task; one that `is_read` needs the permission to. Raises as `get`."""
         log = await self._desk.read(caller, task_id, with_plan=True)
         if log.execution.kind == REPAIR or not log.events:
             raise ExecutionNotFoundError(f"Execution not found: {show(task_id)}")
-        self._desk.require_use(caller, log.execution)
+        if is_read:
+            self._desk.require_use(caller, log.execution)
         return log
 
     async def _replay(self, caller: Principal, cursor: Cursor) -> AsyncGenerator[Update, None]:
@@ -280,7 +282,7 @@ class Tasks:
         if execution.kind == REPAIR or (since is not None and execution.state.has_ended and changed < since):
             return None
         try:
-            writer = write_log(await self._find(caller, execution.execution_id))
+            writer = write_log(await self._find(caller, execution.execution_id, is_read=True))
         except ReasondError:
             return None
         if params.context_id and writer.context_id != params.context_id:
