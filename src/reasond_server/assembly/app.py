@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from reasond_server.engines.temporal import TemporalEngine
     from reasond_server.http_api.http_app import Interface
     from reasond_server.llm.model import ChatModel
-    from reasond_server.protocols.mcp.mcp_endpoint import McpInterface
+    from reasond_server.protocols.mcp.mcp_endpoint import McpInterface, McpServer
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.services.declaration import Service
     from reasond_server.telemetry.span_export import SpanSink
@@ -193,6 +193,15 @@ class Server:
             metrics=self._metrics_url(),
             console=self._console_url(),
         )
+
+    def build_mcp_server(self) -> McpServer:
+        """Return the server of the package `mcp` for a host that is no client of the listeners; it may do everything.
+
+        To be called with `dev`, after `start`.
+        """
+        if self._mcp is None:
+            raise InternalError("[mcp] is off")
+        return self._mcp.build_server(self._dev_token)
 
     async def drain(self) -> None:
         """Report not ready, wait for the load balancers, close the listeners, let executions end, and stop."""

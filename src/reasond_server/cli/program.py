@@ -24,6 +24,7 @@ COMMANDS: Final = MappingProxyType(
         "init": ("init", "Write a config.toml for a model server."),
         "install": ("install", "Print what Codex, Cline, Open WebUI or VS Code need to use a server."),
         "serve": ("serve", "Serve until SIGTERM or Ctrl-C."),
+        "mcp": ("mcp_stdio", "Serve an MCP host on this machine over stdin and stdout."),
         "worker": ("worker", "Work for the engine of repairs until SIGTERM or Ctrl-C."),
         "demo": ("demo", "Watch an answer being found in a long book, a turn with tools, or a repair."),
         "ask": ("ask", "Ask a question and watch the steps."),

@@ -30,6 +30,7 @@ from reasond_server.telemetry.scope import enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from typing import TypeAlias
 
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from reasond_server.http_api.http_calls import Gate, Methods
     from reasond_server.protocols.mcp.mcp_arguments import HostTool
     from reasond_server.telemetry.observers import CallObserver
+
+    McpServer: TypeAlias = Server[Any]
 
 MCP_ROOT: Final = "/mcp/"
 MCP_PATH: Final = "/mcp"
@@ -77,8 +80,8 @@ class McpInterface:
         self._endpoint = _Endpoint(self, gate, body_reader)
         return self._endpoint
 
-    def build_server(self, token: str = "") -> Server[Any]:
-        """Return the package's server; requests that come by no HTTP are those of the caller with `token`."""
+    def build_server(self, mint: Callable[[], str] | None = None) -> McpServer:
+        """Return the package's server; `mint` makes the token of a request that comes by no HTTP."""
         from reasond_server.protocols.mcp.mcp_service import build_mcp_server  # noqa: PLC0415 - takes 1.6 s
 
         def open_calls(exchange: Exchange | None) -> Calls:
@@ -86,7 +89,7 @@ class McpInterface:
             if exchange is None:
                 call_id = self.new_call_id()
                 enter(Work(call_id, None))
-                headers = RequestHeaders([(b"authorization", f"Bearer {token}".encode())])
+                headers = RequestHeaders([(b"authorization", f"Bearer {mint() if mint else ''}".encode())])
                 exchange = Exchange(call_id=call_id, headers=headers)
             return self._calls(exchange)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import httpx
 
     from reasond_server.assembly.app import Listening
+    from tests.engines.served import Served
 
 MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
@@ -37,7 +38,7 @@ async def hosting(
 
 
 async def send(
-    listening: Listening,
+    listening: Listening | Served,
     method: str,
     params: dict[str, Any] | None = None,
     *,
@@ -63,10 +64,13 @@ async def send(
     }
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**told, "_meta": meta}}
     async with make_http_client() as client:
-        return await client.post(f"{listening.http}/mcp", json=body, headers={k: v for k, v in sent.items() if v})
+        base = listening.http if "://" in listening.http else f"http://{listening.http}"
+        return await client.post(f"{base}/mcp", json=body, headers={k: v for k, v in sent.items() if v})
 
 
-async def answer(listening: Listening, method: str, params: dict[str, Any] | None = None, **options: Any) -> Any:
+async def answer(
+    listening: Listening | Served, method: str, params: dict[str, Any] | None = None, **options: Any
+) -> Any:
     """Return the result, or the error as it is, of a request of a client that knows tasks."""
     told = (await send(listening, method, params, extensions=(TASKS,), **options)).json()
     return told.get("result", told.get("error"))

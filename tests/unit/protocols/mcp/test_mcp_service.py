@@ -289,3 +289,34 @@ async def test_pages_of_other_sites_and_other_methods_are_refused() -> None:
             assert (await send(on, "tools/list", headers={"origin": origin})).status_code == status, origin
     async with running_server(model=reply(), environ=OFF) as off:
         assert (await send(off, "tools/list")).status_code == 404
+
+
+async def test_a_state_and_a_task_are_good_at_another_process_over_the_same_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], postgres_url: str
+) -> None:
+    monkeypatch.setattr(mcp_runs, "HOLD_S", 0.01)
+    ready = asyncio.Event()
+    environ = {
+        "REASOND_CONFIG": "/dev/null",
+        "REASOND__AUTH__API_KEYS_FILE": str(tmp_path / "keys.json"),
+        "REASOND__STORE__URL": postgres_url,
+    }
+    create(subject="host", permission=["reasoning:execute", "executions:read"], config=None, environ=environ)
+    key = capsys.readouterr().out.strip()
+    asked = {"name": "reason_direct", "arguments": QUESTION}
+    async with (
+        running_server(model=hold(ready), environ=environ) as one,
+        running_server(model=reply("other"), environ=environ) as two,
+    ):
+        task = await answer(one, "tools/call", asked, token=key)
+        held = (await send(one, "tools/call", asked, token=key)).json()["result"]
+        again = {**asked, "requestState": held["requestState"]}
+        assert (await send(two, "tools/call", again, token=key)).json()["result"]["resultType"] == "input_required"
+        assert (await answer(two, "tasks/get", {"taskId": task["taskId"]}, token=key))["status"] == "working"
+        ready.set()
+        whole: dict[str, Any] = {}
+        while whole.get("resultType") != "complete":
+            whole = (await send(two, "tools/call", again, token=key)).json()["result"]
+        while (found := await answer(two, "tasks/get", {"taskId": task["taskId"]}, token=key))["status"] == "working":
+            pass
+    assert whole["content"] == found["result"]["content"] == [{"type": "text", "text": "42"}]
