@@ -16,13 +16,11 @@ from reasond_server.eventlog.contract import (
     find_refusal,
     may_repeat,
     may_wake,
-    require_same_session,
 )
 from reasond_server.eventlog.quotas import UNBOUNDED
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
-from reasond_server.eventlog.stored.codec import encode_execution
 from reasond_server.eventlog.stored.postgres_clearing import (
     CHANNEL,
     NOTIFY,
@@ -42,7 +40,6 @@ from reasond_server.eventlog.stored.rows import (
     find_owner,
     is_whole,
     read_head,
-    require_storable,
     waking_columns,
 )
 from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore, TenantRooms
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
-    from reasond_server.types import Execution, LoggedEvent
+    from reasond_server.types import LoggedEvent
 
 _OPEN = frozenset({"running", "suspended"})
 # The holder of a request id may be removed between the two statements that look for it.
@@ -220,31 +217,7 @@ class PostgresExecutionStore(SqlExecutionStore):
 
         await self._pool.listen(CHANNEL, pass_on, missed=self._watchers.notify_all)
 
-    async def create(
-        self,
-        execution: Execution,
-        *,
-        digest: str,
-        plan: str,
-        lease: Lease,
-        inherits: str = "",
-        session: SessionClaim | None = None,
-    ) -> Claim:
-        """See ExecutionStore."""
-        require_storable(execution)
-        require_same_session(execution, session)
-        values = execution_columns(execution) | {
-            "body": encode_execution(execution),
-            "request_id": execution.request_id,
-            "digest": digest,
-            "inherits": inherits,
-            "now": self._now().timestamp(),
-            "owner": lease.owner,
-            "seconds": lease.seconds,
-            "plan": plan,
-            "version": 0,
-            "size": len(plan),
-        }
+    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
         if session is None:
             return await self._pool.run(lambda connection: _create(connection, values))
         return await self._pool.run(lambda connection: create_in_session(connection, session, values, create=_create))

@@ -6,14 +6,15 @@ Also the quotas of tenants: counted every few seconds, and close to a bound for 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors.base import InternalError
-from reasond_server.eventlog.contract import Watchers, build_expired_error, build_not_found_error
+from reasond_server.eventlog.contract import Watchers, build_expired_error, build_not_found_error, require_same_session
 from reasond_server.eventlog.store import Change, Checkpoint, Claim, Record
-from reasond_server.eventlog.stored.codec import decode_event
-from reasond_server.eventlog.stored.rows import decode_kept, is_storable
+from reasond_server.eventlog.stored.codec import decode_event, encode_execution
+from reasond_server.eventlog.stored.rows import decode_kept, execution_columns, is_storable, require_storable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.eventlog.quotas import TenantQuota
-    from reasond_server.eventlog.store import ExecutionFilter
+    from reasond_server.eventlog.store import ExecutionFilter, Lease, SessionClaim
     from reasond_server.types import Execution, LoggedEvent
 
 
@@ -194,7 +195,7 @@ class KeptExecutions:
         raise build_not_found_error(execution_id)
 
 
-class SqlExecutionStore:
+class SqlExecutionStore(ABC):
     """An ExecutionStore over a database, without the methods that differ between databases.
 
     One log holds at most `largest_log_bytes` of JSON. Ids of removed executions are remembered for 30 days.
@@ -208,6 +209,37 @@ class SqlExecutionStore:
         self._now = now
         self._largest = largest_log_bytes
         self._rows = KeptExecutions(database=database, now=now)
+
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
+        """See ExecutionStore."""
+        require_storable(execution)
+        require_same_session(execution, session)
+        values = execution_columns(execution) | {
+            "body": encode_execution(execution),
+            "request_id": execution.request_id,
+            "digest": digest,
+            "inherits": inherits,
+            "now": self._now().timestamp(),
+            "owner": lease.owner,
+            "seconds": lease.seconds,
+            "plan": plan,
+            "version": 0,
+            "size": len(plan),
+        }
+        return await self._create(values, session)
+
+    @abstractmethod
+    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
+        """Store a new execution, in `session` if there is one; return the claim on its request id."""
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""

@@ -15,12 +15,10 @@ from reasond_server.eventlog.contract import (
     find_refusal,
     may_repeat,
     may_wake,
-    require_same_session,
 )
 from reasond_server.eventlog.quotas import UNBOUNDED
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_store as sql
-from reasond_server.eventlog.stored.codec import encode_execution
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,
     TAKEOVER_COLUMNS,
@@ -35,7 +33,6 @@ from reasond_server.eventlog.stored.rows import (
     find_owner,
     is_whole,
     read_head,
-    require_storable,
     waking_columns,
     write_woken_body,
 )
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.sqlite_file import SqliteFile
-    from reasond_server.types import Execution, LoggedEvent
+    from reasond_server.types import LoggedEvent
 
 _CREATE = """
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
@@ -180,30 +177,8 @@ class SqliteExecutionStore(SqlExecutionStore):
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
         await self._file.write(lambda connection: connection.execute(statement).close(), then=_do_nothing)
 
-    async def create(
-        self,
-        execution: Execution,
-        *,
-        digest: str,
-        plan: str,
-        lease: Lease,
-        inherits: str = "",
-        session: SessionClaim | None = None,
-    ) -> Claim:
-        """See ExecutionStore."""
-        require_storable(execution)
-        require_same_session(execution, session)
-        values = execution_columns(execution) | {
-            "body": encode_execution(execution),
-            "request_id": execution.request_id,
-            "digest": digest,
-            "inherits": inherits,
-            "now": self._now().timestamp(),
-            "owner": lease.owner,
-            "until": self._monotonic() + lease.seconds,
-            "plan": plan,
-            "size": len(plan),
-        }
+    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
+        values["until"] = self._monotonic() + values["seconds"]
 
         def job(connection: Connection) -> Claim:
             if session is None:
