@@ -217,7 +217,7 @@ def list_tool_labels(tools: ToolsSettings) -> set[str]:
 def read_tracing_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> TracingOptions:
     """Return the tracing options; trace context goes to models of known providers only if the settings ask for it."""
     section = settings.tracing
-    told = set(section.propagate_to)
+    targets = set(section.propagate_to)
     models = "hosted_models" if _is_hosted_model(settings, environ) else "models"
     return TracingOptions(
         endpoint=section.endpoint,
@@ -225,7 +225,7 @@ def read_tracing_options(settings: Settings, environ: Mapping[str, str], *, inst
         sample_ratio=section.sample_ratio,
         follows_callers=section.follow_callers,
         has_content=section.content,
-        propagate_to=(told & {"tools"}) | ({"models"} if models in told else set()),
+        propagate_to=(targets & {"tools"}) | ({"models"} if models in targets else set()),
         version=version("reasond-server"),
         instance_id=instance_id,
         environ=environ,

@@ -222,14 +222,14 @@ def main(arguments: Sequence[str]) -> None:
     logging.disable(logging.CRITICAL)
     content = io.BytesIO(sys.stdin.buffer.read())
     try:
-        told = READERS[kind](content, most_bytes)
+        outcome = READERS[kind](content, most_bytes)
     except UnreadableError as error:
-        told = {"problem": str(error)}
+        outcome = {"problem": str(error)}
     except MemoryError:
-        told = {"problem": "too_large"}
+        outcome = {"problem": "too_large"}
     except Exception:  # noqa: BLE001 - whatever a library raises for a damaged file, the file is damaged
-        told = {"problem": "damaged"}
-    sys.stdout.write(json.dumps(told))
+        outcome = {"problem": "damaged"}
+    sys.stdout.write(json.dumps(outcome))
 
 
 if __name__ == "__main__":

@@ -138,12 +138,12 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
             "Install it with: pip install 'reasond-server[documents]'",
         )
     limits = limits or ReaderLimits()
-    told = _run_reader(content, kind, most_bytes=most_bytes, limits=limits)
-    if "problem" in told:
-        problem, remedy = _PROBLEMS[told["problem"]]
+    outcome = _run_reader(content, kind, most_bytes=most_bytes, limits=limits)
+    if "problem" in outcome:
+        problem, remedy = _PROBLEMS[outcome["problem"]]
         figures = {"most_bytes": most_bytes, "memory_mib": limits.memory_bytes // _MIB, "cpu_s": limits.cpu_s}
         raise usage_error(f"{shown} is a {name} that {problem.format(**figures)}", remedy)
-    pages, blank = told["pages"], told["blank"]
+    pages, blank = outcome["pages"], outcome["blank"]
     if blank == pages:
         raise usage_error(
             f"{shown} is a {name} without text, as scanners make them" if kind == "pdf" else f"{shown} holds no text",
@@ -151,9 +151,9 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
         )
     if blank:
         warn(f"{blank} of the {pages} pages of {shown} have no text, and are left out: pictures, or scanned")
-    if told.get("left_out"):
-        warn(f"what was left out of {shown}, because it is no text that can be read: {', '.join(told['left_out'])}")
-    return str(told["text"])
+    if outcome.get("left_out"):
+        warn(f"what was left out of {shown}, because it is no text that can be read: {', '.join(outcome['left_out'])}")
+    return str(outcome["text"])
 
 
 def _run_reader(content: bytes, kind: str, *, most_bytes: int, limits: ReaderLimits) -> Mapping[str, Any]:
@@ -165,8 +165,8 @@ def _run_reader(content: bytes, kind: str, *, most_bytes: int, limits: ReaderLim
         done = subprocess.run(  # noqa: S603 - our own module, with numbers
             command, input=content, capture_output=True, timeout=limits.wall_s, check=False
         )
-        told = json.loads(done.stdout)
+        outcome = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         # Ended by a signal or by its limit of memory, it has told nothing.
         return {"problem": "ended"}
-    return told if isinstance(told, dict) else {"problem": "ended"}
+    return outcome if isinstance(outcome, dict) else {"problem": "ended"}

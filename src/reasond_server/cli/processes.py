@@ -87,8 +87,8 @@ class _Worker:
         line = await self.reader.readline()
         if not line.endswith(b"\n"):
             return None
-        told: dict[str, Any] = json.loads(line)
-        return Listening(**{**told, "warnings": tuple(told["warnings"])})
+        message: dict[str, Any] = json.loads(line)
+        return Listening(**{**message, "warnings": tuple(message["warnings"])})
 
     def send(self, number: int) -> None:
         """Send it a signal, if it is still running."""

@@ -48,8 +48,8 @@ def explain(error: ErrorDetails) -> Violation:
     )
     is_shown = error["type"] != "missing" and not key.startswith(_SENSITIVE)
     is_scalar = isinstance(error["input"], str | int | float)
-    told = f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words
-    return Violation(field=key, description=f"{told}{_advise(key, error)}")
+    problem = f"{words}, not {show(error['input'])}" if is_shown and is_scalar else words
+    return Violation(field=key, description=f"{problem}{_advise(key, error)}")
 
 
 def _advise(key: str, error: ErrorDetails) -> str:

@@ -126,7 +126,7 @@ class AnswerSchema:
 
     def check(self, answer: str) -> CheckedAnswer:
         """Check `answer`, and what it is without its dressings, see `dressed_json`. It may take 1 s: use a thread."""
-        told: Sequence[str] = ()
+        problems: Sequence[str] = ()
         for group in read_dressed(answer):
             try:
                 checked = self._choose(group)
@@ -134,9 +134,9 @@ class AnswerSchema:
                 return CheckedAnswer(problems=(f"it cannot be checked: the schema {error}",))
             if checked is not None and (checked.json or checked.problems == (_SEVERAL,)):
                 return checked
-            if checked is not None and not told:
-                told = checked.problems
-        return CheckedAnswer(problems=told or (_NO_JSON,))
+            if checked is not None and not problems:
+                problems = checked.problems
+        return CheckedAnswer(problems=problems or (_NO_JSON,))
 
     def _choose(self, values: Sequence[object]) -> CheckedAnswer | None:
         """Return the only value that satisfies the schema, or what is wrong with the first; None without a value."""
@@ -233,6 +233,6 @@ async def verify_by_program(check: AnswerCheck, answer: str) -> VerifiedAnswer:
         SandboxUnavailableError: it could not be run.
     """
     result = await check(answer=answer)
-    told = f"The check was ended: it took {result.exceeded}.\n" if result.exceeded else ""
+    note = f"The check was ended: it took {result.exceeded}.\n" if result.exceeded else ""
     is_right = result.exit_code == 0 and not result.exceeded
-    return VerifiedAnswer(is_right=is_right, printed=(told + clip_output(result.output.strip())).strip())
+    return VerifiedAnswer(is_right=is_right, printed=(note + clip_output(result.output.strip())).strip())

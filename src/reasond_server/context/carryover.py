@@ -320,14 +320,14 @@ def _draft(
     marked = drop_copied(noted)
     raw = neutralize(written.text.strip() if noted else written.written)
     notes = read_notes(neutralize(marked))
-    told = read_notes(neutralize(drop_copied(summary.content.strip() or summary.written)) if summary else "")
-    new = {**notes.fields, **told.fields}
-    findings = [*notes.findings, *told.findings]
+    summed = read_notes(neutralize(drop_copied(summary.content.strip() or summary.written)) if summary else "")
+    new = {**notes.fields, **summed.fields}
+    findings = [*notes.findings, *summed.findings]
     reason = failure or ("" if is_hybrid or new else _NO_FIELDS)
-    if noted and not (marked or told.fields):
+    if noted and not (marked or summed.fields):
         reason = _COPIED
     is_replaced = not is_hybrid and NoteField.FINDINGS in new
-    typed = read_typed_lines(f"{raw}\n{notes.rest}\n{told.rest}") if is_hybrid or reason else ()
+    typed = read_typed_lines(f"{raw}\n{notes.rest}\n{summed.rest}") if is_hybrid or reason else ()
     facts = _append_facts(
         () if is_replaced else before.facts, [*findings, *typed], counter=counter, most=_bound_fact(limit)
     )
@@ -335,7 +335,7 @@ def _draft(
     if is_hybrid and not before.is_begun:
         head = counter.head(raw, _bound_head(limit))
         raw = raw[len(head) :]
-    tail = "\n".join(filter(None, (raw.strip(), notes.rest, told.rest))) if is_hybrid or reason else ""
+    tail = "\n".join(filter(None, (raw.strip(), notes.rest, summed.rest))) if is_hybrid or reason else ""
     fields = dict(before.fields) | {name: text for name, text in new.items() if name is not NoteField.FINDINGS}
     draft = replace(before, head=head, fields=fields, facts=facts, tail=tail, is_begun=True)
     return draft, reason
@@ -507,8 +507,8 @@ async def summarize(
     heard: list[str] = []
     counted, is_exact = model.counter.count_prompt(prompt), model.counter.is_exact
     try:
-        told = await model.count_exactly(prompt)
-        counted, is_exact = (counted, is_exact) if told is None else (told, True)
+        exact = await model.count_exactly(prompt)
+        counted, is_exact = (counted, is_exact) if exact is None else (exact, True)
         room = min(most_tokens, chunk_size - counted)
         if room < FEWEST_SUMMARY_TOKENS:
             return Summary(failure="the window left no room for a summary")

@@ -90,11 +90,11 @@ def read_cut_call(cut: CutCall) -> FinalReply:
 def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:
     """Return a warning that says why a reply has nothing to read; none if it has a text or an answer."""
     if reply.is_only_hidden_reasoning:
-        told = (
+        warning = (
             f"Hidden reasoning took {reply.reasoning_tokens} of the {reply.usage.output_tokens} tokens that the model "
             "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
         )
-        return (told,)
+        return (warning,)
     if not final.answer and reply.parsed.kind is TagKind.ANSWER and reply.finish is ModelFinish.STOP:
         return ("Between its answer tags the model wrote nothing, or only repeated the prompt: there is no answer.",)
     return () if final.answer or final.thought else ("The model wrote nothing.",)

@@ -100,8 +100,8 @@ class StageCalls:
         if window is None:
             return
         bare = self._build(max(instructions, key=len), ())
-        told = None if self._counter.is_exact else await self._model.count_exactly(bare)
-        prompt = await count_prompt(bare, self._counter) if told is None else told
+        exact = None if self._counter.is_exact else await self._model.count_exactly(bare)
+        prompt = await count_prompt(bare, self._counter) if exact is None else exact
         least = LEAST_TOKENS + shown * (FENCE_TOKENS + LEAST_SHOWN_TOKENS)
         self._room = window - prompt - _MARGIN_TOKENS
         if self._room < least:

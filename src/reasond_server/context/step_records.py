@@ -139,8 +139,8 @@ def write_step(
         return
     written = "\n".join(part for part in (text, *map(write_action, calls)) if part) or _NO_TEXT
     yield Message(role=Role.ASSISTANT, content=written, reasoning=reasoning)
-    if told := "\n".join(part for part in (*shown, said) if part):
-        yield Message(role=Role.USER, content=told)
+    if joined := "\n".join(part for part in (*shown, said) if part):
+        yield Message(role=Role.USER, content=joined)
 
 
 def write_action(call: ToolCall) -> str:

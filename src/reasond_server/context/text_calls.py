@@ -151,13 +151,13 @@ def _is_plain(schema: object) -> bool:
 
 
 def _describe_argument(name: str, schema: Mapping[str, Any], *, is_required: bool) -> str:
-    told = [schema["type"]] if isinstance(schema.get("type"), str) else []
-    told += [] if is_required else ["optional"]
-    told += [f"{key} {_write_compact(schema[key])}" for key in _LIMITS if key in schema]
+    facts = [schema["type"]] if isinstance(schema.get("type"), str) else []
+    facts += [] if is_required else ["optional"]
+    facts += [f"{key} {_write_compact(schema[key])}" for key in _LIMITS if key in schema]
     about = f": {' '.join(str(schema['description']).split())}" if schema.get("description") else ""
-    kind = f" ({', '.join(told)})" if told else ""
+    kind = f" ({', '.join(facts)})" if facts else ""
     return f"{name}{kind}{about}"
 
 
-def _write_compact(told: object) -> str:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+def _write_compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

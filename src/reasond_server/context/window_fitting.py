@@ -133,8 +133,8 @@ async def fit_windows(
         carried = notes(counter)
         characters = len(plan.question) + len(carried) + len(plan.find_text(window))
         messages = await run_by_size(characters, partial(plan.build_prompt, window, notes=carried))
-        told, counted = await model.count_exactly(messages), await count_prompt(messages, model.counter)
-        tokens = counted if told is None else told
+        exact, counted = await model.count_exactly(messages), await count_prompt(messages, model.counter)
+        tokens = counted if exact is None else exact
         if not told_frame and tokens > counted:
             told_frame, counted_frame = await _measure_frame(plan, model)
             # A run that has begun goes on for as long as its prompts fit.
@@ -143,7 +143,7 @@ async def fit_windows(
         room, least = plan.limits.chunk_size - tokens, max(1, plan.limits.writing_tokens // 2)
         if room >= least:
             held = 0 if window.is_last else min(plan.reserve_tokens, room - least)
-            is_exact = told is not None or model.counter.is_exact
+            is_exact = exact is not None or model.counter.is_exact
             yield FittedWindow(
                 window=window,
                 plan=plan,
@@ -178,9 +178,9 @@ async def fit_windows(
         steps, windows = 0, plan.list_windows()
 
 
-def _find_stretch(told: int, counted: int) -> int:
+def _find_stretch(exact: int, counted: int) -> int:
     """Return by how much, in thousandths, `counted` tokens must be stretched to be those that the server told."""
-    return -(-told * _UNIT // max(1, counted))
+    return -(-exact * _UNIT // max(1, counted))
 
 
 def _shrink(plan: WindowPlan, sizes: Callable[[], tuple[int, int]] | None) -> WindowPlan:
@@ -194,16 +194,16 @@ def _shrink(plan: WindowPlan, sizes: Callable[[], tuple[int, int]] | None) -> Wi
 async def _measure_frame(plan: WindowPlan, model: ChatModel) -> tuple[int, int]:
     """Return the frame's tokens by the server and by the model's counter; zeros if the server does not count it."""
     messages = find_frame(model.counter, plan.nonce, plan.limits.rules)
-    told = await model.count_exactly(messages)
-    return (0, 0) if told is None else (told, model.counter.count_prompt(messages))
+    exact = await model.count_exactly(messages)
+    return (0, 0) if exact is None else (exact, model.counter.count_prompt(messages))
 
 
-def _check_frame(told: int, plan: WindowPlan) -> None:
-    """Raise ContextExhaustedError if a frame of `told` tokens leaves too little of a window."""
+def _check_frame(exact: int, plan: WindowPlan) -> None:
+    """Raise ContextExhaustedError if a frame of `exact` tokens leaves too little of a window."""
     try:
-        check_frame(plan.limits, told)
+        check_frame(plan.limits, exact)
     except InvalidConfigError as error:
-        raise _refuse_window(told, plan, error) from error
+        raise _refuse_window(exact, plan, error) from error
 
 
 async def _plan_rest(

@@ -137,8 +137,8 @@ class _Evidence:
     def __init__(self, sources: Mapping[str, str], evidence: str) -> None:
         self._lines: set[tuple[str, int]] = set()
         for match in _FRAME.finditer(evidence):
-            told = match[1] or match[2]
-            self._lines.update((path, int(match[3])) for path in sources if f"/{told}".endswith(f"/{path}"))
+            named = match[1] or match[2]
+            self._lines.update((path, int(match[3])) for path in sources if f"/{named}".endswith(f"/{path}"))
         words = set(_WORD.findall(evidence))
         names = {word.removeprefix("test_") for word in words if word.startswith("test_")}
         calls = dict(_list_calls(sources, self._lines))

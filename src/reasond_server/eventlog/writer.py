@@ -108,8 +108,8 @@ class LogWriter:
     def report(self, trouble: ReasondError | None) -> None:
         """Record that the store refused entries because of `trouble`; None means that it accepts entries again."""
         if (trouble is None) is not (self._trouble is None):
-            told = "takes everything again" if trouble is None else "does not take what is written"
-            _log.warning("the store of executions %s", told)
+            state = "takes everything again" if trouble is None else "does not take what is written"
+            _log.warning("the store of executions %s", state)
         if trouble is not None:
             self.observer.commit_failed(trouble.reason)
         self._trouble = trouble

@@ -407,7 +407,7 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
     """
     try:
         match from_json(base64.b64decode(token, altchars=b"-_", validate=True)):
-            case [float(time), str(name), *told] if told == [*filters]:
+            case [float(time), str(name), *given] if given == [*filters]:
                 return time, name
     except (ValueError, binascii.Error):
         pass
@@ -431,4 +431,4 @@ def _list_filters(wanted: ExecutionFilter) -> Sequence[str | None]:
         "since": wanted.created_since,
         "until": wanted.created_until,
     }
-    return [f"{name} {told}" for name, told in named.items() if told]
+    return [f"{name} {value}" for name, value in named.items() if value]

@@ -100,14 +100,14 @@ class ErrorGuard:
         if self._collector is not None and self._collector.note(metadata):
             begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=()))
             return self._too_large
-        told = [pair for pair in metadata if pair[0] in _KEYS]
-        tokens = [str(value) for key, value in told if key == _AUTHORIZATION]
-        if len(tokens) == len(told):
+        known = [pair for pair in metadata if pair[0] in _KEYS]
+        tokens = [str(value) for key, value in known if key == _AUTHORIZATION]
+        if len(tokens) == len(known):
             begin(RpcCall(method=method, call_id=self._new_call_id(), tokens=tokens))
             return None
-        given = [str(value) for key, value in told if key == CALL_ID_KEY]
+        given = [str(value) for key, value in known if key == CALL_ID_KEY]
         call_id = choose_call_id(given, new_call_id=self._new_call_id)
-        begin(RpcCall(method=method, call_id=call_id, tokens=tokens, trace=read_trace(told)))
+        begin(RpcCall(method=method, call_id=call_id, tokens=tokens, trace=read_trace(known)))
         return None
 
     def wrap(self, _method: str, handler: Handler) -> Handler:

@@ -60,15 +60,15 @@ def build_metrics_message(metrics: Metrics) -> execution_pb2.Metrics:
     return fill(execution_pb2.Metrics(), metrics)
 
 
-def build_history_message(told: HistoryMessage) -> execution_pb2.HistoryMessage:
+def build_history_message(entry: HistoryMessage) -> execution_pb2.HistoryMessage:
     """Return an earlier message of a conversation."""
-    role = execution_pb2.Speaker.Value(f"SPEAKER_{told.role.name}")
-    message = execution_pb2.HistoryMessage(role=role, text=told.text, reasoning=told.reasoning)
-    for image in told.images:
+    role = execution_pb2.Speaker.Value(f"SPEAKER_{entry.role.name}")
+    message = execution_pb2.HistoryMessage(role=role, text=entry.text, reasoning=entry.reasoning)
+    for image in entry.images:
         message.images.add(media_type=image.media_type, data=b64decode(image.base64))
-    for call in told.tool_calls:
+    for call in entry.tool_calls:
         message.tool_calls.add(call_id=call.call_id, tool=call.name, arguments_json=call.arguments_json)
-    for result in told.tool_results:
+    for result in entry.tool_results:
         message.tool_results.add(call_id=result.call_id, result_json=result.result_json, is_error=result.is_error)
     return message
 

@@ -150,15 +150,15 @@ def fill_view(message: pb.RunTurnResponse | pb.GetTurnResponse, view: TurnView) 
         fill(message.result, view.result)
 
 
-def build_conversation_message(told: TurnConversation) -> pb.TurnConversation:
+def build_conversation_message(conversation: TurnConversation) -> pb.TurnConversation:
     """Return what was said to a turn."""
     return pb.TurnConversation(
-        system=told.system,
-        history=map(build_history_message, told.history),
-        message=told.message,
-        material=told.material,
-        context=[fill(turns_pb2.ContextBlock(), block) for block in told.context],
-        left_out_messages=told.left_out_messages,
+        system=conversation.system,
+        history=map(build_history_message, conversation.history),
+        message=conversation.message,
+        material=conversation.material,
+        context=[fill(turns_pb2.ContextBlock(), block) for block in conversation.context],
+        left_out_messages=conversation.left_out_messages,
     )
 
 
@@ -235,8 +235,8 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         del context
         turn_id = require_id(request.turn_id, field="turn_id")
         view = await self._service.get(get_current_principal(), turn_id, with_conversation=True)
-        told = None if view.conversation is None else build_conversation_message(view.conversation)
-        response = pb.GetTurnResponse(conversation=told)
+        conversation = None if view.conversation is None else build_conversation_message(view.conversation)
+        response = pb.GetTurnResponse(conversation=conversation)
         fill_view(response, view)
         return response
 

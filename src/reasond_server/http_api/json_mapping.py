@@ -146,16 +146,16 @@ def build_result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
 
 def build_task_json(task: Task) -> JsonObject:
     """Return `task` as the parameters of `reasoning.execute` that ask for it again."""
-    told = asdict(task)
-    budget = told["budget"]
+    params = asdict(task)
+    budget = params["budget"]
     elapsed_s = budget.pop("max_elapsed_s")
     budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
-    told["strategy_config"] = told.pop("config")
-    told["images"] = _list_images(task.images)
-    told["history"] = [_build_message_json(message) for message in task.history]
+    params["strategy_config"] = params.pop("config")
+    params["images"] = _list_images(task.images)
+    params["history"] = [_build_message_json(message) for message in task.history]
     # It is no parameter: the protocol that the task came by wrote it.
-    del told["echo_json"]
-    return told
+    del params["echo_json"]
+    return params
 
 
 def _build_message_json(message: HistoryMessage) -> JsonObject:
@@ -163,7 +163,7 @@ def _build_message_json(message: HistoryMessage) -> JsonObject:
         {"call_id": call.call_id, "tool": call.name, "arguments_json": call.arguments_json}
         for call in message.tool_calls
     ]
-    told = {
+    members = {
         "role": message.role.value,
         "text": message.text,
         "images": _list_images(message.images),
@@ -171,7 +171,7 @@ def _build_message_json(message: HistoryMessage) -> JsonObject:
         "tool_calls": calls,
         "tool_results": [asdict(result) for result in message.tool_results],
     }
-    return {name: part for name, part in told.items() if part}
+    return {name: part for name, part in members.items() if part}
 
 
 def _list_images(images: Sequence[Image]) -> list[JsonObject]:
@@ -279,15 +279,15 @@ def build_turn_view_json(turn: Turn, result: TurnResult | None) -> JsonObject:
     return {"turn": build_kind_json(turn), "result": None if result is None else build_kind_json(result)}
 
 
-def build_conversation_json(told: TurnConversation) -> JsonObject:
+def build_conversation_json(conversation: TurnConversation) -> JsonObject:
     """Return what was said to a turn."""
     return {
-        "system": told.system,
-        "history": [_build_message_json(message) for message in told.history],
-        "message": told.message,
-        "material": told.material,
-        "context": [build_kind_json(block) for block in told.context],
-        "left_out_messages": told.left_out_messages,
+        "system": conversation.system,
+        "history": [_build_message_json(message) for message in conversation.history],
+        "message": conversation.message,
+        "material": conversation.material,
+        "context": [build_kind_json(block) for block in conversation.context],
+        "left_out_messages": conversation.left_out_messages,
     }
 
 

@@ -47,16 +47,16 @@ Whole = Annotated[int, Field(ge=-(2**53) + 1, le=2**53 - 1)]
 """Integers that every JSON parser represents exactly (RFC 8259, section 6)."""
 
 
-def _read_moment(told: object) -> object:
+def _read_moment(given: object) -> object:
     """Return a time by RFC 3339; what is no text is left to the type."""
-    if not isinstance(told, str):
-        return told
+    if not isinstance(given, str):
+        return given
     try:
-        moment = datetime.fromisoformat(told)
+        moment = datetime.fromisoformat(given)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise ValueError(f"must be a time such as 2026-11-23T10:00:00Z, got {show(told)}")
+        raise ValueError(f"must be a time such as 2026-11-23T10:00:00Z, got {show(given)}")
     return moment
 
 
@@ -102,8 +102,8 @@ class ImageParams(Params):
     data: str
 
 
-def _read_images(told: Iterable[ImageParams]) -> tuple[Image, ...]:
-    return tuple(Image(media_type=each.media_type, base64=each.data) for each in told)
+def _read_images(images: Iterable[ImageParams]) -> tuple[Image, ...]:
+    return tuple(Image(media_type=each.media_type, base64=each.data) for each in images)
 
 
 class ToolCallParams(Params):
@@ -137,7 +137,7 @@ class HistoryParams(Params):
     tool_results: list[ToolResultParams] = Field(default_factory=list)
 
 
-def _read_history(told: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
+def _read_history(messages: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
     return (
         HistoryMessage(
             role=Speaker(each.role),
@@ -150,7 +150,7 @@ def _read_history(told: Iterable[HistoryParams]) -> Iterator[HistoryMessage]:
             ),
             tool_results=tuple(result.result() for result in each.tool_results),
         )
-        for each in told
+        for each in messages
     )
 
 

@@ -384,8 +384,8 @@ class MeteredModel(WrappedModel[ChatModel]):
         self._spent += charged
         if call.cut_by is not None and not call.request.has_enough():
             self._keep_cut(call, charged)
-        told = min(charged.total_tokens, call.lost_tokens) if call.lost_tokens else 0
-        self.lost_tokens -= told
+        lost = min(charged.total_tokens, call.lost_tokens) if call.lost_tokens else 0
+        self.lost_tokens -= lost
         self._on_spent(charged)
         if self._on_call is not None and call.has_begun:
             self._on_call(self._describe(call, charged))
@@ -394,7 +394,7 @@ class MeteredModel(WrappedModel[ChatModel]):
                 await self._account.settle(call.reservation, used=max(charged.total_tokens, call.lost_tokens))
         finally:
             # Set last, without an `await` after it: another call of the run may end while this one is settled.
-            self._last = (charged, call.lost_before + call.lost_tokens - told)
+            self._last = (charged, call.lost_before + call.lost_tokens - lost)
 
     def _describe(self, call: _MeteredCall, charged: Usage) -> EndedCall:
         return EndedCall(
@@ -462,11 +462,11 @@ class MeteredModel(WrappedModel[ChatModel]):
     async def _open_call(self, request: ChatRequest) -> _MeteredCall:
         """Reserve the largest cost of the call and return the call; a call that is refused here costs nothing."""
         try:
-            told = await self._count_on_server(request) if self._is_bounded else None
-            is_counted = told is None and (self._is_bounded or has_long_text(request.messages))
-            prompt = await self._count_prompt(request.messages) if is_counted else told
+            exact = await self._count_on_server(request) if self._is_bounded else None
+            is_counted = exact is None and (self._is_bounded or has_long_text(request.messages))
+            prompt = await self._count_prompt(request.messages) if is_counted else exact
             # No `await` between the reservation and `_open`: other calls of the run reserve from the same budget.
-            call = self._reserve(request, prompt, is_exact=told is not None or self._counter.is_exact)
+            call = self._reserve(request, prompt, is_exact=exact is not None or self._counter.is_exact)
         except ReasondError:
             self._last = (NOTHING, 0)
             raise
@@ -593,10 +593,10 @@ def build_exhausted_error(
 
     A prompt that is not `is_counted` is bounded by its bytes.
     """
-    told = "" if is_counted else ": one for each byte of the prompt, as nothing here counts this model's tokens exactly"
+    why = "" if is_counted else ": one for each byte of the prompt, as nothing here counts this model's tokens exactly"
     return TokenBudgetExhaustedError(
         f"The budget does not cover the next model call: {name} is {limit}, {spent} are spent or reserved, "
-        f"{needed} more are needed{told}",
+        f"{needed} more are needed{why}",
         remedy=f"Raise budget.{name} to at least {spent + needed}, or shorten the task.",
         metadata={"limit": name, "allowed": str(limit), "spent": str(spent), "needed": str(needed)},
     )

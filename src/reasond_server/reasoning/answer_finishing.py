@@ -98,40 +98,41 @@ async def finish_answer(
     checked = await asyncio.to_thread(schema.check, outcome.answer)
     if checked.json:
         return FinishedAnswer(outcome=outcome, json=checked.json)
-    told = "; ".join(checked.problems)
+    problems = "; ".join(checked.problems)
     if outcome.finish_reason not in _WHOLE or not outcome.answer:
-        return FinishedAnswer(outcome=_warn(outcome, f"The answer does not satisfy answer_schema: {told}."))
+        return FinishedAnswer(outcome=_warn(outcome, f"The answer does not satisfy answer_schema: {problems}."))
     correction = _Correction(
         task=task, answer=outcome.answer, problems=checked.problems, thoughts=thoughts, model=model, nonce=new_nonce()
     )
-    return await _write_again(outcome, schema, correction, told=told, window=window)
+    return await _write_again(outcome, schema, correction, problems=problems, window=window)
 
 
 async def _write_again(
-    outcome: Outcome, schema: AnswerSchema, correction: _Correction, *, told: str, window: int | None
+    outcome: Outcome, schema: AnswerSchema, correction: _Correction, *, problems: str, window: int | None
 ) -> FinishedAnswer:
     """Return the outcome with what the correction wrote, or the error if that does not satisfy the schema either."""
     try:
         corrected = await correction.write(window)
     except TokenBudgetExhaustedError as refusal:
-        warning = f"The answer does not satisfy answer_schema ({told}), and it was not corrected: {refusal.message}."
+        why = f"it was not corrected: {refusal.message}."
+        warning = f"The answer does not satisfy answer_schema ({problems}), and {why}"
         return FinishedAnswer(outcome=replace(_warn(outcome, warning), finish_reason=FinishReason.BUDGET_EXHAUSTED))
     except ContextExhaustedError as refusal:
-        return FinishedAnswer(outcome=outcome, error=_build_error(told, f"It was not corrected: {refusal.message}"))
+        return FinishedAnswer(outcome=outcome, error=_build_error(problems, f"It was not corrected: {refusal.message}"))
     again = await asyncio.to_thread(schema.check, corrected)
     if again.json:
         warning = (
-            f"The answer did not satisfy answer_schema ({told}); one more model call corrected it{correction.how}."
+            f"The answer did not satisfy answer_schema ({problems}); one more model call corrected it{correction.how}."
         )
         return FinishedAnswer(outcome=_warn(replace(outcome, answer=again.json), warning), json=again.json)
     problem = correction.fault or "; ".join(again.problems)
-    error = _build_error(told, f"After a correction{correction.how}: {problem}")
+    error = _build_error(problems, f"After a correction{correction.how}: {problem}")
     return FinishedAnswer(outcome=outcome, error=error)
 
 
-def _build_error(told: str, then: str) -> AnswerInvalidError:
+def _build_error(problems: str, then: str) -> AnswerInvalidError:
     return AnswerInvalidError(
-        f"The answer does not satisfy answer_schema: {told}. {then}",
+        f"The answer does not satisfy answer_schema: {problems}. {then}",
         remedy="Read the answer with GetExecution; make the schema simpler, or use a stronger model.",
     )
 

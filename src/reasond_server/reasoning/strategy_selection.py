@@ -318,8 +318,8 @@ class Chooser:
         adapted = config if window is None else config.adapt_to_window(window)
         if adapted != config:
             config, shown_config = adapted, adapted.model_dump(mode="json")
-            told = f"What was not set of {strategy.name!r} follows the model's window of {window} tokens."
-            selection = replace(selection, warnings=(*selection.warnings, told))
+            warning = f"What was not set of {strategy.name!r} follows the model's window of {window} tokens."
+            selection = replace(selection, warnings=(*selection.warnings, warning))
         runs_programs = config.runs_programs
         if runs_programs or config.uses_tools:
             require_tools(caller)

@@ -321,7 +321,7 @@ class ReasoningWork:
 
     def _log_cut_calls(self, run: Run) -> tuple[str, ...]:
         """Append a step for each call that was cut off after text had come; return the warnings that name them."""
-        told = []
+        warnings = []
         left = run.accounts.usage - self._stepped
         for cut in run.accounts.model.take_cut_calls(is_stopped=run.cause not in OWN_ENDS):
             read = read_cut_call(cut)
@@ -344,8 +344,8 @@ class ReasoningWork:
                 edition=self._settle_draft(run, detail),
             )
             run.append(step, now=self.clock.now())
-            told.append(f"Step {index} is what a model call had written when it was cut off; it is not whole.")
-        return tuple(told)
+            warnings.append(f"Step {index} is what a model call had written when it was cut off; it is not whole.")
+        return tuple(warnings)
 
     def _settle_draft(self, run: Run, detail: StepDetail) -> int:
         if not self.shows_answer or not isinstance(detail, Thought):

@@ -76,9 +76,9 @@ _OWN: Final = tuple(each.name for each in fields(Plan) if each.name != "work")
 
 def encode_plan(plan: Plan) -> str:
     """Return `plan` as JSON text; the fields of `work` are on the same level as the others."""
-    told = {name: getattr(plan, name) for name in _OWN}
+    fields = {name: getattr(plan, name) for name in _OWN}
     # False and empty values are left out, but a limit of 0 seconds is a real limit.
-    own = {name: each for name, each in told.items() if each or (name == "limit_s" and each is not None)}
+    own = {name: each for name, each in fields.items() if each or (name == "limit_s" and each is not None)}
     row = {"v": _VERSION, **plan.work, **own}
     return json.dumps(row, separators=(",", ":"), default=dict)
 
@@ -150,5 +150,5 @@ def make_nonces(first: str) -> Callable[[], str]:
 
 def derive_nonce(key: str, text: str) -> str:
     """Return the nonce of `text` under `key`: always the same, and not to be guessed without `key`."""
-    told = hmac.digest(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256)
-    return encode_nonce(int.from_bytes(told))
+    mac = hmac.digest(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+    return encode_nonce(int.from_bytes(mac))

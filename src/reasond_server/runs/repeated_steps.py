@@ -56,11 +56,11 @@ class RepeatedSteps:
 
     def list_changes(self, journal: RunJournal | None, *, execution_id: str) -> Sequence[str]:
         """Return warnings for the caller if the run did not repeat its logged steps, or its recorded calls."""
-        told: list[str] = []
+        warnings: list[str] = []
         if self._has_diverged or (journal is not None and journal.has_diverged):
             _log.warning("work did not repeat its steps", extra={"execution_id": execution_id})
-            told.append(_CHANGED.format(steps=len(self._known)))
+            warnings.append(_CHANGED.format(steps=len(self._known)))
         if journal is not None and journal.other_settings:
             changes = (f"{name} {show(was)}, now {show(now)}" for name, (was, now) in journal.other_settings.items())
-            told.append(_OTHER_SETTINGS.format(settings="; ".join(changes)))
-        return tuple(told)
+            warnings.append(_OTHER_SETTINGS.format(settings="; ".join(changes)))
+        return tuple(warnings)

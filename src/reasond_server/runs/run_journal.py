@@ -291,11 +291,11 @@ class JournaledModel(WrappedModel[MeteredModel]):
         """Yield the recorded events, account for their usage, and let the counter learn from them again."""
         last = call.events[-1] if call.events else None
         if isinstance(last, Finished):
-            told, learnt_from = last.warnings, request
+            warnings, learnt_from = last.warnings, request
         else:
-            told, learnt_from = (), None
+            warnings, learnt_from = (), None
         self._model.recall(
-            call.usage, told, request=learnt_from, is_clamped=call.is_clamped, lost_tokens=call.lost_tokens
+            call.usage, warnings, request=learnt_from, is_clamped=call.is_clamped, lost_tokens=call.lost_tokens
         )
         self._journal.recall(call.usage)
         for event in call.events:

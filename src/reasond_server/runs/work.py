@@ -130,9 +130,9 @@ def build_limit_ending(limit_s: float, *, usage: Usage) -> RunEnding:
 
 def build_failure(failure: ExecutionFailure, execution_id: str, *, error: ReasondError | None) -> ReasondError:
     """Return the error to raise for a failed execution: `error` if it is in memory, else one made from `failure`."""
-    told = build_error(failure.reason, failure.message) if error is None else error.copy()
-    told.execution_id = execution_id
-    return told
+    copied = build_error(failure.reason, failure.message) if error is None else error.copy()
+    copied.execution_id = execution_id
+    return copied
 
 
 def _is_out_of_time(error: ReasondError) -> bool:

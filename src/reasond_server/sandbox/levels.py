@@ -152,8 +152,8 @@ async def _run_probe(sandbox: ShepherdedSandbox, scratch: Scratch) -> None:
         with suppress(OSError):
             secret.unlink()
     if outcome.exit_code or outcome.output != _HELD:
-        told = " ".join(outcome.output.decode(errors="replace").split())[:500]
-        raise SandboxFailedError(f"its self-test failed with {outcome.exit_code}: {told or outcome.exceeded}")
+        printed = " ".join(outcome.output.decode(errors="replace").split())[:500]
+        raise SandboxFailedError(f"its self-test failed with {outcome.exit_code}: {printed or outcome.exceeded}")
 
 
 def find_interpreter(*, has_all: bool) -> tuple[str, Sequence[Path]]:

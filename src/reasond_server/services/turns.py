@@ -173,10 +173,10 @@ async def _read_partial(service: TurnService, caller: Principal, turn_id: str) -
 
 async def _get(service: TurnService, caller: Principal, params: TurnParams) -> dict[str, Any]:
     view = await service.get(caller, params.turn_id, with_conversation=True)
-    told = view.conversation
+    conversation = view.conversation
     return {
         **build_turn_view_json(view.turn, view.result),
-        "conversation": None if told is None else build_conversation_json(told),
+        "conversation": None if conversation is None else build_conversation_json(conversation),
     }
 
 

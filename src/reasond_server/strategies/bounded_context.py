@@ -279,8 +279,8 @@ class _Progress:
 
     def narrow(self, error: ContextExhaustedError) -> bool:
         """Make the windows as small as `error` tells, or half as large; return False if it is not of the server."""
-        size, told = self.config.chunk_size, int(error.metadata.get("context_window", 0))
-        window = told if 0 < told < size else size // 2
+        size, reported = self.config.chunk_size, int(error.metadata.get("context_window", 0))
+        window = reported if 0 < reported < size else size // 2
         if "status" not in error.metadata or window < _LEAST_CHUNK_SIZE:
             return False
         self.accounts.warn(_NARROWED.format(window=window, chunk_size=size))

@@ -78,5 +78,5 @@ class Direct(ReasoningStrategy[DirectConfig]):
         metrics = CustomMetrics(data={"max_tokens": room, "temperature": config.temperature})
         thought = Thought(text=reply.parsed.thinking.strip(), answer=answer)
         yield Step(detail=thought, answer_found=finish is FinishReason.ANSWERED, metrics=metrics)
-        told = warnings if "max_tokens" in config.model_fields_set or reply.finish is ModelFinish.LENGTH else ()
-        yield Outcome(answer=answer, finish_reason=finish, metrics=metrics, warnings=told)
+        relevant = warnings if "max_tokens" in config.model_fields_set or reply.finish is ModelFinish.LENGTH else ()
+        yield Outcome(answer=answer, finish_reason=finish, metrics=metrics, warnings=relevant)

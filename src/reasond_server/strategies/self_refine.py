@@ -230,13 +230,13 @@ class RefiningRun:
         self.final = final
         if _compute_key(final) in self.seen:
             self.is_repeated = True
-            told = (
+            warning = (
                 f"Revision {self.revisions} gave an answer that was there before, although the critique found faults."
             )
-            self.end(final.finish_reason, told)
+            self.end(final.finish_reason, warning)
         elif self.revisions == self.config.max_rounds:
-            told = f"The last of {self.config.max_rounds} revisions was not criticised any more (max_rounds)."
-            self.end(FinishReason.MAX_ITERATIONS, told)
+            warning = f"The last of {self.config.max_rounds} revisions was not criticised any more (max_rounds)."
+            self.end(FinishReason.MAX_ITERATIONS, warning)
         self.seen.add(_compute_key(final))
         return self._build_step(REVISION, final)
 

@@ -90,8 +90,8 @@ def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | No
 
 def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """Return the result of `read_trace` for headers in the form of ASGI."""
-    told = [(key.decode("ascii"), value) for key, value in headers if key in TRACE_NAMES]
-    return read_trace(told) if told else None
+    found = [(key.decode("ascii"), value) for key, value in headers if key in TRACE_NAMES]
+    return read_trace(found) if found else None
 
 
 _outgoing: Final[ContextVar[TraceContext | None]] = ContextVar("reasond_outgoing_trace", default=None)

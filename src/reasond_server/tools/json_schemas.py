@@ -149,12 +149,12 @@ def _describe(error: ValidationError, schema: Json) -> str:
     if keyword == "falseSchema":
         return f"must not be there, got {show(found)}"
     if keyword == "propertyNames":
-        told = f"must not have {show(error.kind.value.instance)}"
-        return f"{told}; names must satisfy {place[-1]}{_show_limit(schema, place)}"
+        problem = f"must not have {show(error.kind.value.instance)}"
+        return f"{problem}; names must satisfy {place[-1]}{_show_limit(schema, place)}"
     if keyword in {"additionalProperties", "unevaluatedProperties"}:
-        told = f"must not have {', '.join(map(show, error.kind.value))}"
+        problem = f"must not have {', '.join(map(show, error.kind.value))}"
         known = _list_known(schema, place)
-        return f"{told}; known are {', '.join(map(show, known))}" if known else told
+        return f"{problem}; known are {', '.join(map(show, known))}" if known else problem
     return f"must satisfy {keyword}{_show_limit(schema, place)}, got {show(found)}"
 
 

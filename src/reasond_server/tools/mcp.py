@@ -65,9 +65,9 @@ def read_value(result: Any) -> object:  # noqa: ANN401 - a type of the optional 
     return {"content": parts}
 
 
-def describe_tool(told: Any) -> str:  # noqa: ANN401 - as above
+def describe_tool(listed: Any) -> str:  # noqa: ANN401 - as above
     """Return the tool's description; without one its title, without both its name."""
-    text = told.description or told.title or told.name
+    text = listed.description or listed.title or listed.name
     return " ".join(str(text).split())[:_MAX_DESCRIPTION]
 
 
@@ -434,15 +434,15 @@ class McpServer:
             _log.warning("mcp server lacks allowed tools", extra={"server": self.name, "missing": missing})
         return tuple(names.values())
 
-    def _build_tool(self, told: Any) -> McpTool | None:  # noqa: ANN401 - a type of the optional package
+    def _build_tool(self, listed: Any) -> McpTool | None:  # noqa: ANN401 - a type of the optional package
         try:
-            size = len(to_json_text(told.input_schema).encode())
+            size = len(to_json_text(listed.input_schema).encode())
         except NotJsonError:
             size = _MAX_SCHEMA_BYTES + 1
         if size > _MAX_SCHEMA_BYTES:
             _log.warning("mcp tool left out: its schema is too large", extra={"server": self.name})
             return None
-        return McpTool(server=self, told=told, timeout_s=self._options.timeout_s)
+        return McpTool(server=self, listed=listed, timeout_s=self._options.timeout_s)
 
 
 class McpTool:
@@ -452,17 +452,17 @@ class McpTool:
     operator chose the server.
     """
 
-    def __init__(self, *, server: McpServer, told: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
-        hints = told.annotations
+    def __init__(self, *, server: McpServer, listed: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
+        hints = listed.annotations
         self._server = server
-        self._told_name: str = told.name
-        self.name = build_tool_name(server.name, told.name)
-        self.description = describe_tool(told)
-        self.parameters: Json = told.input_schema
+        self._told_name: str = listed.name
+        self.name = build_tool_name(server.name, listed.name)
+        self.description = describe_tool(listed)
+        self.parameters: Json = listed.input_schema
         self.timeout_s: float | None = timeout_s
         self.max_output_bytes: int | None = None
         self.is_idempotent = bool(hints and (hints.read_only_hint or hints.idempotent_hint))
-        self._violations = build_argument_check(told.input_schema)
+        self._violations = build_argument_check(listed.input_schema)
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
         """Return the violations of the server's own schema in `arguments`."""

@@ -320,8 +320,8 @@ class TurnLoop:
 
     def _narrow(self, model: ChatModel, error: ContextExhaustedError, *, before: int) -> bool:
         """Fit further prompts to a smaller window than `before`, after the server refused one; False: none is left."""
-        told, before = int(error.metadata.get("context_window", 0)), min(before, self._find_window(model))
-        window = told if 0 < told < before else before * 3 // 4
+        reported, before = int(error.metadata.get("context_window", 0)), min(before, self._find_window(model))
+        window = reported if 0 < reported < before else before * 3 // 4
         if window < _LEAST_WINDOW:
             return False
         self._narrowed[model.name] = window
@@ -414,8 +414,8 @@ class TurnLoop:
             text = to_error_text(TOO_LARGE, _TOO_LARGE.format(size=size, whose=whose, most=most))
             result = ToolResult(call_id=result.call_id, result_json=text, is_error=True)
         state = LedgerState.FAILED if result.is_error else LedgerState.SUCCEEDED
-        told = self._tell(one, state, result=result, elapsed_s=elapsed_s, is_concurrent=is_concurrent)
-        self._append(told)
+        event = self._tell(one, state, result=result, elapsed_s=elapsed_s, is_concurrent=is_concurrent)
+        self._append(event)
         if one.call.name == MODE_STATE_CHANGE and not result.is_error:
             new_mode: str = json.loads(result.result_json)["mode"]
             self._append(ModeChange(call_id=one.call.call_id, old_mode=self.progress.mode, new_mode=new_mode))

@@ -89,8 +89,8 @@ def _plan(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     """Call the model again; the last call that is allowed must answer."""
     made = progress.model_calls
     if made >= policy.max_model_calls:
-        told = f"The turn made all of its {policy.max_model_calls} model calls and has no answer."
-        return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS, warnings=(told,))
+        warning = f"The turn made all of its {policy.max_model_calls} model calls and has no answer."
+        return Finish(answer=progress.draft, reason=FinishReason.MAX_ITERATIONS, warnings=(warning,))
     is_last = made >= policy.max_model_calls - 1 or progress.made_calls >= policy.max_tool_calls
     return CallModel(is_last=is_last)
 
@@ -108,14 +108,14 @@ def _answer(progress: TurnProgress, policy: TurnPolicy) -> NextStep:
     reason = _map_reason(last)
     if not is_plan and reason is not FinishReason.ANSWERED and progress.written_answer:
         return keep_draft(progress, policy, f"it was not written whole ({reason.value})")
-    told = () if text else (_describe_silence(last),)
-    return Finish(answer=text, reason=reason, warnings=(*told, *_tell_forced(progress, policy)))
+    silence = () if text else (_describe_silence(last),)
+    return Finish(answer=text, reason=reason, warnings=(*silence, *_tell_forced(progress, policy)))
 
 
 def keep_draft(progress: TurnProgress, policy: TurnPolicy, why: str = "") -> Finish:
     """End with the answer that was written before its synthesis; `why` says why that failed, if it did."""
-    told = (f"The answer is the draft from shortened results, because its last version failed: {why}",) if why else ()
-    return Finish(answer=progress.written_answer, warnings=(*told, *_tell_forced(progress, policy)))
+    noted = (f"The answer is the draft from shortened results, because its last version failed: {why}",) if why else ()
+    return Finish(answer=progress.written_answer, warnings=(*noted, *_tell_forced(progress, policy)))
 
 
 def _map_reason(last: ModelCallStep) -> FinishReason:
@@ -162,8 +162,8 @@ def _settle(
     if foreign and policy.on_tool_failure is OnToolFailure.STOP:
         return Finish(error=_refuse_foreign(foreign[0], offered), reason=FinishReason.FAILED)
     if foreign:
-        told = describe_unknown(foreign[0].call.name, offered)
-        return CloseCall(call=foreign[0], state=LedgerState.NOT_RUN, kind="unknown_tool", message=told)
+        message = describe_unknown(foreign[0].call.name, offered)
+        return CloseCall(call=foreign[0], state=LedgerState.NOT_RUN, kind="unknown_tool", message=message)
     culprit = _find_culprit(calls, tools, policy)
     for one in calls:
         if one.result is None and (step := _close(one, culprit, progress, tools, policy)) is not None:

@@ -174,11 +174,11 @@ class TurnService:
             TurnNotFoundError: this caller has no such turn.
         """
         execution, progress = await self._read(caller, turn_id)
-        told: TurnConversation | None = None
+        conversation: TurnConversation | None = None
         if with_conversation and progress.start is not None:
             earlier = await _read_earlier(self._store, execution, progress.start)
-            told = await asyncio.to_thread(write_conversation, progress.start, earlier)
-        return TurnView(turn=view_turn(execution, progress), result=progress.result, conversation=told)
+            conversation = await asyncio.to_thread(write_conversation, progress.start, earlier)
+        return TurnView(turn=view_turn(execution, progress), result=progress.result, conversation=conversation)
 
     async def read_start(self, caller: Principal, turn_id: str) -> TurnStarted | None:
         """Return the first event of a turn. Raises as `get`."""

@@ -216,9 +216,9 @@ def write_conversation(start: TurnStarted, earlier: Sequence[EndedTurn]) -> Turn
         return None
     room = _TextRoom()
     message, system = room.take(start.message), room.take(start.system)
-    told = start.history or [message for turn in earlier for message in _list_messages(turn)]
+    messages = start.history or [message for turn in earlier for message in _list_messages(turn)]
     kept: list[HistoryMessage] = []
-    for one in reversed(told):
+    for one in reversed(messages):
         if not room.has(one):
             break
         kept.insert(0, replace(one, images=()))
@@ -228,7 +228,7 @@ def write_conversation(start: TurnStarted, earlier: Sequence[EndedTurn]) -> Turn
         message=message,
         context=[replace(block, text=room.take(block.text)) for block in start.context],
         material=room.take(start.material),
-        left_out_messages=len(told) - len(kept),
+        left_out_messages=len(messages) - len(kept),
     )
 
 

@@ -376,17 +376,17 @@ class TurnWork:
 
     def _warn(self) -> Sequence[str]:
         """Return the warnings about results that should have been summarised, and about a mode that is gone."""
-        names, mode, told = self.progress.unsummarised, self.progress.mode, list[str]()
+        names, mode, warnings = self.progress.unsummarised, self.progress.mode, list[str]()
         if names:
-            told.append(
+            warnings.append(
                 f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."
             )
         if mode and self.policy.find_mode(mode) is None:
-            told.append(
+            warnings.append(
                 f"The mode {show(mode)} of this session is no longer configured, so there were no tools of the server. "
                 f"Start a turn with another mode, such as {show(self.policy.default_mode)}."
             )
-        return told
+        return warnings
 
     def _describe_session(self) -> SessionEnd | None:
         """Return what the turn leaves in its session; None without one."""

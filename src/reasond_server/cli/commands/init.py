@@ -191,14 +191,14 @@ def _describe(
     server: ModelServer, model: str, environ: Mapping[str, str], *, limit_s: float
 ) -> tuple[str, Sequence[str]]:
     """Return the text of the file, and what the probes warn of."""
-    told = {
+    variables = {
         "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__MODEL": model,
         "REASOND__LLM__BASE_URL": server.base_url,
         "REASOND__LLM__API_KEY_ENV": server.key_env,
     }
     # Nothing but the answers: a file or variables of another server must not get into the new one.
-    settings = load(Path(os.devnull), told).settings
+    settings = load(Path(os.devnull), variables).settings
     options = read_backend_options(settings, environ)
     if options.protocol == "chat":
         report = examine(options, limit_s=limit_s)

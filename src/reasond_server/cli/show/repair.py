@@ -227,12 +227,12 @@ def _write_reflection(step: ReflectionStep) -> str:
 
 
 def _write_vote(step: VoteStep) -> str:
-    told = [
+    parts = [
         f"{sanitize(one.candidate_id)} {one.weight:.2f} ({one.cluster_size} alike)"
         for one in step.vote.votes[:_MOST_VOTES]
     ]
     decided = f"; decided by {', '.join(map(sanitize, step.vote.criteria))}" if step.vote.criteria else ""
-    return f"vote: {', '.join(told) or 'nobody to vote for'}{decided}"
+    return f"vote: {', '.join(parts) or 'nobody to vote for'}{decided}"
 
 
 def _write_validation(step: ValidationStep) -> Iterator[Line]:

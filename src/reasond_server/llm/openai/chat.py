@@ -118,12 +118,12 @@ class ChatDecoder:
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
-        told = read_report(self._report)
+        report = read_report(self._report)
         invented = (_INVENTED,) if self._marks.has_invented else ()
-        doubts = told.doubts if told is not None else ()
+        doubts = report.doubts if report is not None else ()
         return AnswerEnd(
             reason=self._find_reason(),
-            usage=None if told is None else build_usage(told),
+            usage=None if report is None else build_usage(report),
             matched_stop=self._matched_stop,
             warnings=tuple(dict.fromkeys((*self._warnings, *invented, *doubts))),
             tokens=tuple(self._tokens),
@@ -148,8 +148,8 @@ class ChatDecoder:
             raise UpstreamReportError(choice)
         if choice.get("usage") is not None:
             self._report = merge_reports(self._report, choice["usage"])
-        if (told := choice.get("logprobs")) is not None:
-            self._tokens += read_logprobs(told)
+        if (found := choice.get("logprobs")) is not None:
+            self._tokens += read_logprobs(found)
         delta = choice.get("delta")
         if isinstance(delta, dict):
             self._read_delta(delta, pieces)
@@ -159,8 +159,8 @@ class ChatDecoder:
         elif isinstance(text := choice.get("text"), str) and text:
             pieces.extend(split_content(self._marks, text))
         finish = choice.get("finish_reason")
-        if finish is not None and (told := read_finish(finish)) is not None:
-            self._end(*told, choice, pieces)
+        if finish is not None and (found := read_finish(finish)) is not None:
+            self._end(*found, choice, pieces)
 
     def _read_delta(self, delta: dict[str, Any], pieces: list[_Piece], *, has_content: bool = True) -> None:
         thought = read_fields(delta, self._reasoning_fields)

@@ -160,8 +160,8 @@ def build_protocol_fault(options: BackendOptions, what: str, *, remedy: str = ""
 def log_fault(options: BackendOptions, what: str, report: Mapping[str, Any] | None = None) -> None:
     """Log a fault at debug level, with the names in its report but not its sentences, which may repeat the prompt."""
     if _log.isEnabledFor(logging.DEBUG):
-        told = report or {}
-        names = [f"{field} {told[field]}" for field in _NAMED if _NAME.fullmatch(str(told.get(field) or ""))]
+        fields = report or {}
+        names = [f"{field} {fields[field]}" for field in _NAMED if _NAME.fullmatch(str(fields.get(field) or ""))]
         _log.debug("model backend %r: %s", options.name, ", ".join((what, *names)))
 
 
@@ -252,9 +252,9 @@ def _build_lasting_error(
 ) -> ModelError:
     """Return the error for a fault that would occur again; `is_unspent`: nothing was generated before it."""
     parameter = _find_parameter(report)
-    told = read_too_long(report) if kind is _Kind.CONTEXT else None
-    if told is not None:
-        numbers = {"context_window": told.window, "prompt_tokens": told.prompt}
+    limits = read_too_long(report) if kind is _Kind.CONTEXT else None
+    if limits is not None:
+        numbers = {"context_window": limits.window, "prompt_tokens": limits.prompt}
         metadata |= {name: str(number) for name, number in numbers.items() if number}
     model = show(options.model)
     filtered = PromptFilteredError if is_unspent else ContentFilteredError

@@ -200,18 +200,18 @@ class ServerCount:
 
     async def _ask(self, sent: list[dict[str, Any]]) -> int:
         if self.count_path != _APPLY_TEMPLATE:
-            told = await self.transport.post_json(
+            reply = await self.transport.post_json(
                 self.count_path, {"model": self.model, "messages": sent}, timeout_s=_PATIENCE_S
             )
-            return _read_number(told, "count", "input_tokens")
+            return _read_number(reply, "count", "input_tokens")
         applied = await self.transport.post_json(_APPLY_TEMPLATE, {"messages": sent}, timeout_s=_PATIENCE_S)
         prompt = applied.get("prompt") if isinstance(applied, dict) else None
         if not isinstance(prompt, str):
             raise _build_error()
         # As the server tokenizes a templated prompt: with a first token, and with control tokens as single tokens.
         cut = {"content": prompt, "add_special": True, "parse_special": True}
-        told = await self.transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
-        tokens = told.get("tokens") if isinstance(told, dict) else None
+        reply = await self.transport.post_json(_TOKENIZE, cut, timeout_s=_PATIENCE_S)
+        tokens = reply.get("tokens") if isinstance(reply, dict) else None
         if not isinstance(tokens, list):
             raise _build_error()
         return len(tokens)
@@ -225,10 +225,10 @@ class ServerCount:
         self._rests_until = self.monotonic() + _REST_S
 
 
-def _read_number(told: object, *names: str) -> int:
-    if isinstance(told, dict):
+def _read_number(reply: object, *names: str) -> int:
+    if isinstance(reply, dict):
         for name in names:
-            if isinstance(number := told.get(name), int) and not isinstance(number, bool) and number >= 0:
+            if isinstance(number := reply.get(name), int) and not isinstance(number, bool) and number >= 0:
                 return number
     raise _build_error()
 

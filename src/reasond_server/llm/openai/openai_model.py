@@ -178,13 +178,13 @@ class OpenAIModel:
 
     def _learn_window(self, error: ModelError) -> None:
         """Take the window that the server told when a prompt did not fit it."""
-        told = int(error.metadata.get("context_window", 0)) if isinstance(error, ContextExhaustedError) else 0
+        reported = int(error.metadata.get("context_window", 0)) if isinstance(error, ContextExhaustedError) else 0
         known = self.context_window
-        if told and (known is None or told < known):
-            self._told_window = told
+        if reported and (known is None or reported < known):
+            self._told_window = reported
             _log.warning(
                 "the model server told a smaller window than was known: it is kept to until the end of this process",
-                extra={"backend": self.options.name, "context_window": told, "known": known or 0},
+                extra={"backend": self.options.name, "context_window": reported, "known": known or 0},
             )
 
     def _report_wait(self, waited_s: float) -> None:

@@ -104,9 +104,9 @@ class ProbeReply:
         if isinstance(content, str) and content:
             self.text += content
             self.pieces += 1
-        told = {name for name in FIELDS if isinstance(delta.get(name), str) and delta[name]}
-        self.reasoning |= told
-        self.pieces += bool(told)
+        fields = {name for name in FIELDS if isinstance(delta.get(name), str) and delta[name]}
+        self.reasoning |= fields
+        self.pieces += bool(fields)
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else []:
             function = call.get("function") if isinstance(call, dict) else None

@@ -192,12 +192,12 @@ class _Examination:
     def _judge_usage(self, reply: ProbeReply) -> None:
         """Find whether the usage of a plain call is plausible, by its number of words and bytes."""
         read = read_report(reply.usage)
-        told = [0, 0] if read is None else [read.prompt, read.output]
+        counts = [0, 0] if read is None else [read.prompt, read.output]
         least = [len(_PLAIN.split()), len(reply.text.split())]
         most = _MOST_TEMPLATE + len(_PLAIN.encode())
-        are_counts = all(one >= few // 2 for one, few in zip(told, least, strict=True))
-        self._is_usage_believed = are_counts and told[0] <= most
-        evidence = f"prompt {told[0]} of {least[0]} words, output {told[1]} of {least[1]} words"
+        are_counts = all(one >= few // 2 for one, few in zip(counts, least, strict=True))
+        self._is_usage_believed = are_counts and counts[0] <= most
+        evidence = f"prompt {counts[0]} of {least[0]} words, output {counts[1]} of {least[1]} words"
         if read is not None:
             reasoned = [f"{read.reasoning} of it reasoning"] if read.reasoning else []
             evidence = "; ".join((evidence, *reasoned, *read.doubts))
@@ -269,8 +269,8 @@ class _Examination:
             fields = [name for name, value in reply.matched.items() if value == stop]
         self._note("stop strings kept", most > 0, evidence, max_stops=most)
         if most:
-            told = f"choices[].{fields[0]} = {stop!r}" if fields else "no field names it"
-            self._note("matching stop told", bool(fields), told, stop_match_fields=fields)
+            shown = f"choices[].{fields[0]} = {stop!r}" if fields else "no field names it"
+            self._note("matching stop told", bool(fields), shown, stop_match_fields=fields)
 
     async def _probe_schema(self) -> None:
         form = {"name": "answer", "strict": True, "schema": _SCHEMA}
@@ -348,12 +348,12 @@ class _Examination:
         self._owner = str(entry.get("owned_by", ""))
         props = await self._client.get("/props")
         settings = props.get("default_generation_settings") if isinstance(props, dict) else None
-        told = (
+        sizes = (
             ("/props", settings.get("n_ctx") if isinstance(settings, dict) else None),
             ("/v1/models max_model_len", entry.get("max_model_len")),
             ("/v1/models context_length", entry.get("context_length")),
         )
-        for place, tokens in told:
+        for place, tokens in sizes:
             if isinstance(tokens, int) and tokens > 0:
                 self._note("context window", True, f"{place}: {tokens} tokens", context_window=tokens)
                 return
@@ -383,10 +383,10 @@ class _Examination:
             return
         for _ in range(2):
             reply = await self._call("one " * _CACHED_WORDS, limit=1)
-        told = read_report(reply.usage)
-        cached = 0 if told is None else told.cached
+        report = read_report(reply.usage)
+        cached = 0 if report is None else report.cached
         evidence = f"{cached} tokens of a prompt that was sent twice" if reply.is_ok else reply.outcome
-        self._note("cached tokens told", bool(cached) if told is not None else None, evidence)
+        self._note("cached tokens told", bool(cached) if report is not None else None, evidence)
 
     def _note_reasoning(self) -> None:
         if self._has_marks:

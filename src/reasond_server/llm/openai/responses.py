@@ -328,10 +328,10 @@ class ResponsesDecoder:
                 pieces += self._end_item({"item": item})
             elif _find_text_kind(item) not in passed_on:
                 pieces += self._texts_of(item)
-        told = read_report(response.get("usage"))
-        usage = None if told is None else build_usage(told)
+        report = read_report(response.get("usage"))
+        usage = None if report is None else build_usage(report)
         reason = self._find_reason(event["type"], response, usage)
-        self._ending = AnswerEnd(reason=reason, usage=usage, warnings=() if told is None else tuple(told.doubts))
+        self._ending = AnswerEnd(reason=reason, usage=usage, warnings=() if report is None else tuple(report.doubts))
         is_cut = reason in {ModelFinish.LENGTH, ModelFinish.CONTENT_FILTER}
         return [*pieces, *self.flush(), *(() if is_cut else self._doubtful)]
 

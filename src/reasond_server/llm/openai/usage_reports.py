@@ -148,13 +148,13 @@ def warn_of_truncation(reported: Usage, messages: Sequence[Message], size: int, 
     )
 
 
-def build_usage(told: ReportedUsage) -> Usage:
+def build_usage(report: ReportedUsage) -> Usage:
     """Return the usage of one call; a report that contradicts itself counts as an estimate."""
     return Usage(
-        input_tokens=told.prompt,
-        output_tokens=told.output,
-        cached_input_tokens=told.cached,
-        reasoning_tokens=told.reasoning,
+        input_tokens=report.prompt,
+        output_tokens=report.output,
+        cached_input_tokens=report.cached,
+        reasoning_tokens=report.reasoning,
         model_calls=1,
-        source=UsageSource.ESTIMATED if told.doubts else UsageSource.REPORTED,
+        source=UsageSource.ESTIMATED if report.doubts else UsageSource.REPORTED,
     )

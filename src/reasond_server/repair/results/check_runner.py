@@ -167,10 +167,10 @@ def _find_place(output: bytes) -> tuple[bytes, str]:
     frames = list(_FRAME.finditer(output[max(start, 0) :].decode("utf-8", "replace")))[:_MOST_FRAMES]
     if start < 0 or not frames:
         return output, ""
-    told = []
+    places = []
     for place, (path, line, name) in enumerate(frame.groups("") for frame in frames):
-        told.append(f"{path}:{line} {name}".strip() if place else f"{path} {name}".strip())
-    return output[:start], f"When its time was over, the code was at {escape_text(', called from '.join(told))}.\n"
+        places.append(f"{path}:{line} {name}".strip() if place else f"{path} {name}".strip())
+    return output[:start], f"When its time was over, the code was at {escape_text(', called from '.join(places))}.\n"
 
 
 def _is_passed(results: CheckResults, exit_code: int) -> bool:

@@ -51,17 +51,17 @@ def write_evidence(outcomes: Iterable[CheckOutcome], findings: Sequence[Finding]
 
     Held-out checks and those that could not be run are left out.
     """
-    told = [
+    relevant = [
         outcome
         for outcome in outcomes
         if outcome.role is not CheckRole.HELD_OUT and outcome.status in {CheckStatus.FAILED, CheckStatus.TIMED_OUT}
     ]
-    lines = [line for outcome in told for line in _list_failures(outcome)]
+    lines = [line for outcome in relevant for line in _list_failures(outcome)]
     listed = "\n".join(("Failed:", *lines)) if lines else ""
     found = "\n".join(("New findings:", *_list_findings(findings))) if findings else ""
     parts = [shorten(listed, _MAX_LIST_BYTES)]
     room = MAX_EVIDENCE_BYTES - len(parts[0].encode()) - min(len(found.encode()), _MAX_LIST_BYTES) - 2 * len("\n\n")
-    traced = [outcome for outcome in told if outcome.evidence]
+    traced = [outcome for outcome in relevant if outcome.evidence]
     for index, outcome in enumerate(traced):
         share = room // (len(traced) - index)
         title = f"What the check {outcome.name} printed:\n"

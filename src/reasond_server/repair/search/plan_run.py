@@ -176,10 +176,10 @@ class PlanRun:
             # A plan with a fatal flaw of form must not win by the judges alone.
             self._weights[candidate.candidate_id] = mean * form
             if given:
-                told = [critique.evidence, _JUDGED.format(mean=10 * mean)]
+                parts = [critique.evidence, _JUDGED.format(mean=10 * mean)]
                 if not any(given):
                     self._worthless[candidate.candidate_id] = _WORTHLESS.format(count=len(given))
-                critique = replace(critique, score=100 * mean * form, evidence="; ".join(filter(None, told)))
+                critique = replace(critique, score=100 * mean * form, evidence="; ".join(filter(None, parts)))
             judged.append(JudgedCandidate(candidate=candidate, critique=critique))
             self.emit(self._report_critique(judged[-1]))
         self.judged += judged

@@ -76,8 +76,8 @@ def read_parameters(row: Json) -> RepairParameters:
 
 def _refuse(problems: list[Violation], asked: Mapping[str, object]) -> InvalidConfigError:
     """Return the error that names the last problem of each parameter, in the order of the request."""
-    told = {each.field: Violation(field=f"config.{each.field}", description=each.description) for each in problems}
-    return InvalidConfigError.of(*(told[name] for name in asked if name in told))
+    found = {each.field: Violation(field=f"config.{each.field}", description=each.description) for each in problems}
+    return InvalidConfigError.of(*(found[name] for name in asked if name in found))
 
 
 def _find_in_name(name: str) -> Iterator[Violation]:

@@ -89,8 +89,8 @@ class Conversation:
         self._renderings |= context.renderings
         prompt = context.report.prompt_tokens
         if room is not None and prompt > room and not self.model.counter.is_exact:
-            told = await self.model.count_exactly(self.messages)
-            prompt = prompt if told is None else told
+            exact = await self.model.count_exactly(self.messages)
+            prompt = prompt if exact is None else exact
         prompt += specs
         if window is None:
             return prompt, writing_tokens

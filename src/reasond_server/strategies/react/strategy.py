@@ -259,12 +259,12 @@ class ReactRun:
 
     def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
         """Return the outcome, with a warning that explains why the run had to answer."""
-        told = (self.due.warning,) if self.due is not None and self.due.warning else ()
+        before = (self.due.warning,) if self.due is not None and self.due.warning else ()
         return Outcome(
             answer=restore(answer),
             finish_reason=finish_reason,
             metrics=self._build_metrics(),
-            warnings=tuple(dict.fromkeys((*told, *warnings))),
+            warnings=tuple(dict.fromkeys((*before, *warnings))),
         )
 
     def _take_words(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
@@ -452,8 +452,8 @@ async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers
     may_call = config.allow_tool_use and config.max_tool_calls > 0 and task.budget.max_tool_calls != 0
     offer = Offer()
     if may_call:
-        told = offers.make(context.tools.specs)
-        offer = fit_offer(told, counter=context.model.counter, window=context.model.context_window)
+        offered = offers.make(context.tools.specs)
+        offer = fit_offer(offered, counter=context.model.counter, window=context.model.context_window)
     specs = offer.specs
     is_native = bool(specs) and context.model.has_native_tools
     opening = await build_task_prompt(

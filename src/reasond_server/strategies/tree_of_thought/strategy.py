@@ -359,8 +359,8 @@ def build_shape(config: TreeOfThoughtConfig) -> ThoughtShape:
 
 async def _count_prompt(messages: Sequence[Message], model: ChatModel, counter: TokenCounter) -> int:
     """Return the tokens of `messages`: the server's count if it reports one, else our own."""
-    told = None if counter.is_exact else await model.count_exactly(messages)
-    return await count_prompt(messages, counter) if told is None else told
+    exact = None if counter.is_exact else await model.count_exactly(messages)
+    return await count_prompt(messages, counter) if exact is None else exact
 
 
 def _bound_answer(calls: ThoughtCalls, config: TreeOfThoughtConfig) -> Cost:
