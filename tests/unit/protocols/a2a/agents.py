@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from a2a.client import ClientCallContext, ClientConfig, ClientFactory
-from a2a.types import AgentCard, Message, Part, Role, SendMessageConfiguration, SendMessageRequest
+from a2a.types import AgentCard, GetTaskRequest, Message, Part, Role, SendMessageConfiguration, SendMessageRequest
 from google.protobuf import json_format
 
 from reasond_server.testing import FunctionModel, running_server
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from a2a.client import Client
     from a2a.types import StreamResponse, Task
 
-    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
 
 BINDINGS: Final = ("JSONRPC", "GRPC", "HTTP+JSON")
@@ -31,16 +30,16 @@ SEARCH: Final = {"name": "search", "description": "Searches.", "parameters": {"t
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSite:
-    """A server, its card, and a client of HTTP with its token and version."""
+    """The card of a server, a client of HTTP with its token and version, and one of a2a-sdk for each binding."""
 
-    listening: Listening
+    token: str
     card: AgentCard
     http: httpx.AsyncClient
     clients: Mapping[str, Client]
 
     def context(self, *, token: str = "", version: str = "1.0", **more: str) -> ClientCallContext:
         """Return the headers of one call."""
-        own = {"authorization": f"Bearer {token or self.listening.token}", "a2a-version": version, **more}
+        own = {"authorization": f"Bearer {token or self.token}", "a2a-version": version, **more}
         return ClientCallContext(timeout=180, service_parameters=own)
 
     async def send(
@@ -58,8 +57,6 @@ class AgentSite:
 
     async def get(self, binding: str, task_id: str, **options: Any) -> Task:
         """Read a task."""
-        from a2a.types import GetTaskRequest  # noqa: PLC0415 - one use
-
         return await self.clients[binding].get_task(GetTaskRequest(id=task_id), context=self.context(**options))
 
 
@@ -70,15 +67,18 @@ async def serve_agent(
     """Run a server whose model answers every question with 42, unless there is another one."""
     chosen = model or FunctionModel(lambda _: "6 times 7 is 42.<answer>42</answer>")
     settings = {"REASOND__A2A__ENABLED": "true", **(environ or {})}
-    async with running_server(model=chosen, environ=settings) as listening, connect(listening) as site:
+    async with (
+        running_server(model=chosen, environ=settings) as listening,
+        connect(listening.http, listening.token) as site,
+    ):
         yield site
 
 
 @asynccontextmanager
-async def connect(listening: Listening) -> AsyncIterator[AgentSite]:
-    """Return clients of the agent whose card a server has."""
-    headers = {"authorization": f"Bearer {listening.token}", "a2a-version": "1.0"}
-    async with make_http_client(base_url=listening.http, headers=headers) as http, make_http_client() as bare:
+async def connect(url: str, token: str) -> AsyncIterator[AgentSite]:
+    """Return clients of the agent whose card is at an address."""
+    headers = {"authorization": f"Bearer {token}", "a2a-version": "1.0"}
+    async with make_http_client(base_url=url, headers=headers) as http, make_http_client() as bare:
         found = (await http.get("/.well-known/agent-card.json")).json()
         card = json_format.ParseDict(found, AgentCard())
         clients = {
@@ -92,7 +92,7 @@ async def connect(listening: Listening) -> AsyncIterator[AgentSite]:
             for binding in BINDINGS
         }
         try:
-            yield AgentSite(listening=listening, card=card, http=http, clients=clients)
+            yield AgentSite(token=token, card=card, http=http, clients=clients)
         finally:
             await clients["GRPC"].close()
 

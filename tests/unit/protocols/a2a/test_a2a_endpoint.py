@@ -321,7 +321,10 @@ async def test_calls_need_permissions_and_leave_lines_counts_and_spans(
     caplog.set_level(logging.INFO)
     spans = Spans()
     model = ScriptedModel(["<answer>42</answer>"] * 3)
-    async with running_server(model=model, environ=environ, spans=spans.sink) as listening, connect(listening) as site:
+    async with (
+        running_server(model=model, environ=environ, spans=spans.sink) as listening,
+        connect(listening.http, listening.token) as site,
+    ):
         tasks = {}
         for binding in BINDINGS:
             caplog.clear()
