@@ -7,13 +7,17 @@ with the same effect; nothing else of a request or of an answer is changed.
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession, web
 
+from tests.unit.protocols.mcp.hosting import hosting
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
+
+    from mcp.client import Client
 
     from reasond_server.assembly.app import Listening
 
@@ -22,31 +26,39 @@ DIRECT = "reason_direct"
 FIXTURES = {
     "greet": READ,
     "slow_compute": DIRECT,
+    "confirm_delete": DIRECT,
     "failing_job": DIRECT,
     "protocol_error_job": DIRECT,
     "test_simple_text": DIRECT,
-    "test_tool_with_progress": DIRECT,
+    "test_tool_with_progress": "reason_self_consistency",
     "test_error_handling": DIRECT,
 }
-"""Our tools by the names of the fixture."""
+"""Our tools by the names of the fixture; `greet` is the one that is no task."""
+TEXTS = ("test://static-text", "test://template/")
 _HOP = {"connection", "content-length", "host", "transfer-encoding", "keep-alive"}
 
 
 class Adapter:
-    """Passes requests on; `execution_id` is one that can be read."""
+    """Passes requests on; `host` makes the executions that are read."""
 
-    def __init__(self, listening: Listening, *, execution_id: str, session: ClientSession) -> None:
+    def __init__(self, listening: Listening, *, host: Client, session: ClientSession) -> None:
         self._listening = listening
-        self._execution_id = execution_id
+        self._host = host
         self._session = session
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         """Send a request to the server, and its answer back, piece by piece."""
-        body = self._rename(await request.read())
-        headers = {name: told for name, told in request.headers.items() if name.lower() not in _HOP | {"host"}}
-        for name in [name for name in headers if name.lower() == "mcp-name"]:
-            headers[name] = FIXTURES.get(headers[name].strip(), headers[name])
-        headers["Authorization"] = f"Bearer {self._listening.token}"
+        body = await request.read()
+        headers = {name.lower(): told for name, told in request.headers.items() if name.lower() not in _HOP}
+        renamed = await self._rename(body)
+        if renamed is not None:
+            body, names = renamed
+            headers |= (
+                {"mcp-name": names.get(headers["mcp-name"].strip(), headers["mcp-name"])}
+                if "mcp-name" in headers
+                else {}
+            )
+        headers["authorization"] = f"Bearer {self._listening.token}"
         url = f"{self._listening.http}/mcp"
         async with self._session.request(request.method, url, data=body, headers=headers) as answer:
             kept = {name: told for name, told in answer.headers.items() if name.lower() not in _HOP}
@@ -54,26 +66,39 @@ class Adapter:
                 return web.Response(status=answer.status, headers=kept, body=_list_fixtures(await answer.read()))
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-            await response.write_eof()
+            with suppress(ConnectionError):
+                async for piece in answer.content.iter_any():
+                    await response.write(piece)
+                await response.write_eof()
             return response
 
-    def _rename(self, body: bytes) -> bytes:
+    async def _rename(self, body: bytes) -> tuple[bytes, Mapping[str, str]] | None:
+        """Return the body with our names, and our names by those of the suite; None if it has none of them."""
         try:
             told = json.loads(body)
         except ValueError:
-            return body
+            return None
         params = told.get("params") if isinstance(told, dict) else None
-        name = params.get("name") if isinstance(params, dict) else None
-        if not isinstance(params, dict) or told.get("method") != "tools/call" or name not in FIXTURES:
-            return body
-        arguments = {"execution_id": self._execution_id}
-        if FIXTURES[name] != READ:
-            arguments = (
-                {} if name == "test_error_handling" else {"query": f"{name} {json.dumps(params.get('arguments'))}"}
-            )
-        return json.dumps({**told, "params": {**params, "name": FIXTURES[name], "arguments": arguments}}).encode()
+        if not isinstance(params, dict):
+            return None
+        name, uri = params.get("name"), params.get("uri")
+        if told.get("method") == "resources/read" and str(uri).startswith(TEXTS):
+            own = f"reasond://executions/{await self._make(f'text of {uri}')}"
+            return json.dumps({**told, "params": {**params, "uri": own}}).encode(), {str(uri): own}
+        if told.get("method") != "tools/call" or name not in FIXTURES:
+            return None
+        asked = params.get("arguments")
+        arguments = {} if name == "test_error_handling" else {"query": f"{name} {json.dumps(asked)}"}
+        if FIXTURES[name] == READ:
+            arguments = {"execution_id": await self._make(f"greet {(asked or {}).get('name')}.")}
+        renamed = {**told, "params": {**params, "name": FIXTURES[name], "arguments": arguments}}
+        return json.dumps(renamed).encode(), FIXTURES
+
+    async def _make(self, query: str) -> str:
+        """Return the id of an execution that has ended."""
+        result = await self._host.call_tool(DIRECT, {"query": query})
+        execution_id: str = result.structured_content["execution_id"]
+        return execution_id
 
 
 def _list_fixtures(body: bytes) -> bytes:
@@ -87,11 +112,11 @@ def _list_fixtures(body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def adapting(listening: Listening, *, execution_id: str) -> AsyncIterator[str]:
+async def adapting(listening: Listening) -> AsyncIterator[str]:
     """Serve the adapter, and yield its address for the suite."""
-    async with ClientSession() as session:
+    async with ClientSession() as session, hosting(listening) as host:
         application = web.Application(client_max_size=2**26)
-        adapter = Adapter(listening, execution_id=execution_id, session=session)
+        adapter = Adapter(listening, host=host, session=session)
         application.router.add_route("*", "/mcp", adapter.pass_on)
         runner = web.AppRunner(application)
         await runner.setup()

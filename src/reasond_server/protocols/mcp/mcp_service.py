@@ -79,7 +79,7 @@ _INSTRUCTIONS: Final = (
 _NOT_FOUND: Final = frozenset({"EXECUTION_NOT_FOUND"})
 
 
-class TaskParams(RequestParams):
+class HostTaskParams(RequestParams):
     """The parameters of the methods about one task, which has the id of its execution."""
 
     task_id: str
@@ -106,7 +106,7 @@ def build_mcp_server(
         ("tasks/update", service.update_task),
         ("tasks/cancel", service.cancel_task),
     ):
-        server.add_request_handler(name, TaskParams, handler)
+        server.add_request_handler(name, HostTaskParams, handler)
     server.extensions = {TASKS: {}}
     # In place of the package's spans: a request has one of ours.
     server.middleware[:] = [_hide_faults]
@@ -237,24 +237,24 @@ class _McpService:
         text = to_json(shown, inf_nan_mode="null").decode()
         return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
-    async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+    async def get_task(self, context: Context, params: HostTaskParams) -> dict[str, Any]:
         """Return a task as it is now. Raises as `_find_task`."""
         found = await self._find_task(context, params)
         return write_task(found["execution"], found["end"])
 
-    async def update_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+    async def update_task(self, context: Context, params: HostTaskParams) -> dict[str, Any]:
         """Take input for a task, which none asks for. Raises as `_find_task`."""
         await self._find_task(context, params)
         return {}
 
-    async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
+    async def cancel_task(self, context: Context, params: HostTaskParams) -> dict[str, Any]:
         """Stop a task; one that has ended stays as it is. Raises as `_find_task`."""
         found = await self._find_task(context, params)
         if found["execution"]["end_time"] is None:
             _require(await self._answer(self._open(context), "executions.cancel", {"execution_id": params.task_id}))
         return {}
 
-    async def _find_task(self, context: Context, params: TaskParams) -> Mapping[str, Any]:
+    async def _find_task(self, context: Context, params: HostTaskParams) -> Mapping[str, Any]:
         """Return the execution of a task, with its end.
 
         Raises:
