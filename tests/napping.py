@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.runs.repeated_steps import RepeatedSteps
+from reasond_server.runs.run_journal import RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.types import (
     NOTHING,

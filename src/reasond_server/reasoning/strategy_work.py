@@ -21,9 +21,8 @@ from reasond_server.requests.payloads import require_outcome, require_step, requ
 from reasond_server.requests.task_checks import decode_task
 from reasond_server.runs.phase import OWN_ENDS, Phase, Trigger
 from reasond_server.runs.plan import PlanError, build_foreign_plan_error, make_nonces, read_work
-from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run_driver import make_carriable
-from reasond_server.runs.run_journal import JournaledModel
+from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.strategies.strategy import RunContext, Step, Wrote
 from reasond_server.tools.programs import NO_PROGRAMS

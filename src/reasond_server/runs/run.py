@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects
-    from reasond_server.runs.repeated_steps import RepeatedSteps
-    from reasond_server.runs.run_journal import RunJournal
+    from reasond_server.runs.run_journal import RepeatedSteps, RunJournal
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.runs.work import WorkRequest
     from reasond_server.types import Event, Json, LastEvent, StrategySource

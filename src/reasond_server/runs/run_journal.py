@@ -2,16 +2,18 @@
 
 Every call has a key: its kind, a digest of the request, and the number of equal requests of the run so far. A resumed
 run makes the same requests again and gets the answers from the records. Effects (`runs.effects`) are recorded likewise.
+Its steps are counted, and those that it repeats are compared with the ones that its earlier lives logged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from reasond_server.errors.base import ReasondError
+from reasond_server.errors.base import ReasondError, show
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text, WrappedModel
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent
+
 
 _MODEL: Final = "model"
 _COUNT: Final = "count"
@@ -309,3 +312,57 @@ class JournaledModel(WrappedModel[MeteredModel]):
             # In the earlier life the work closed the call here. Now it wants more, and the record has no more.
             self._journal.has_diverged = True
             yield Finished(reason=ModelFinish.STOP, usage=call.usage)
+
+
+_CHANGED: Final = (
+    "The server went down after {steps} steps, and the one that went on did not do the same again, because its code or "
+    "configuration is another: those steps stand as they were, later ones and the result were worked out anew."
+)
+
+_OTHER_SETTINGS: Final = (
+    "The server went down and its configuration or release is another: answers that were paid before were used again, "
+    "though such calls have other parameters now ({settings})."
+)
+
+_log = logging.getLogger("reasond.executions")
+
+
+class RepeatedSteps:
+    """The steps of one run. `known` are the digests of those that its earlier lives logged, in their order.
+
+    Attributes:
+        count: steps so far, in all lives of the execution.
+        new_count: steps of this life; negative while it repeats logged ones.
+    """
+
+    def __init__(self, known: Sequence[bytes] = ()) -> None:
+        self.count = 0
+        self.new_count = -len(known)
+        self._known = known
+        self._has_diverged = False
+
+    def add(self) -> None:
+        """Count one more step."""
+        self.count += 1
+        self.new_count += 1
+
+    def compare(self, digest: bytes) -> None:
+        """Compare the next step, which is logged already (`new_count` is negative), with the logged one."""
+        if digest != self._known[self.count]:
+            self._has_diverged = True
+
+    def close(self) -> None:
+        """Note that the work has an outcome; it did not repeat its steps if some are still missing."""
+        if self.new_count < 0:
+            self._has_diverged = True
+
+    def list_changes(self, journal: RunJournal | None, *, execution_id: str) -> Sequence[str]:
+        """Return warnings for the caller if the run did not repeat its logged steps, or its recorded calls."""
+        warnings: list[str] = []
+        if self._has_diverged or (journal is not None and journal.has_diverged):
+            _log.warning("work did not repeat its steps", extra={"execution_id": execution_id})
+            warnings.append(_CHANGED.format(steps=len(self._known)))
+        if journal is not None and journal.other_settings:
+            changes = (f"{name} {show(was)}, now {show(now)}" for name, (was, now) in journal.other_settings.items())
+            warnings.append(_OTHER_SETTINGS.format(settings="; ".join(changes)))
+        return tuple(warnings)

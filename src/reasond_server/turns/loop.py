@@ -29,11 +29,10 @@ from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
 from reasond_server.turns.history import write_history
-from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller, TurnReply
+from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller, ToolVotes, TurnReply
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step, keep_draft
 from reasond_server.turns.policy import Synthesis
 from reasond_server.turns.summaries import Summariser
-from reasond_server.turns.tool_votes import ToolVotes
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.turns.turn_views import report_context

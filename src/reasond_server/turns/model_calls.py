@@ -1,9 +1,16 @@
-"""The model calls of a turn: with the model of the mode in force, and with tools in the form that this model has."""
+"""The model calls of a turn: with the model of the mode in force, and with tools in the form that this model has.
+
+Of several replies to one prompt the next step is one that most of them agree with. Replies agree if they make the same
+calls in the same order: the same tools with arguments of equal JSON values. All replies without a call are one vote for
+answering now, whatever they say. Of equals the first wins, and the votes end as soon as no further reply can change the
+outcome (`context.votes`).
+"""
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import ReplyListener
@@ -15,22 +22,27 @@ from reasond_server.context.text_calls import (
     cut_invention,
     read_action,
 )
+from reasond_server.context.vote_forms import normalize_answer
+from reasond_server.context.votes import Tally
 from reasond_server.dialects.reasoning_marks import may_leave_open
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError, RequestRefusedError
+from reasond_server.eventlog.store import Record
 from reasond_server.llm.model import Message, ModelFinish, Role
 from reasond_server.runs.accounts import fork_counter
+from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
     from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
-    from reasond_server.types import Json, ToolCall
+    from reasond_server.types import Json
+
 
 CORRECTION_TOKENS: Final = 128
 """Tokens that prompts for models without native tools leave free, to ask again after a reply that breaks the form."""
@@ -225,3 +237,68 @@ def _add(messages: Sequence[Message], said: str) -> Sequence[Message]:
     if last.role is Role.USER:
         return (*before, replace(last, content=f"{last.content}\n{said}"))
     return (*messages, Message(role=Role.USER, content=said))
+
+
+SAMPLE: Final = "sample"
+"""The beginning of the key of a record: a reply of the turn that follows, to its model call with the number behind it.
+
+A repeated request takes over the records of a turn that was cancelled, whose prompts were others.
+"""
+
+_ANSWER: Final = "answer"
+
+
+@dataclass(kw_only=True)
+class ToolVotes:
+    """The replies so far to the model call `index` of the turn `turn_id`, of at most `samples`.
+
+    Attributes:
+        usage: what the `replies` of earlier lives of the turn have spent.
+    """
+
+    turn_id: str
+    index: int
+    samples: int
+    replies: list[TurnReply] = field(default_factory=list)
+    usage: Usage = NOTHING
+
+    @property
+    def _tally(self) -> Tally:
+        return Tally(cast=[spell_step(each) for each in self.replies])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no further reply can change the outcome."""
+        return self._tally.is_decided(self.samples - len(self.replies), min_agreement=0)
+
+    @property
+    def winner(self) -> TurnReply:
+        """The first reply with the calls that most replies make; there is at least one."""
+        tally = self._tally
+        return self.replies[tally.cast.index(tally.winner)]
+
+    def add(self, reply: TurnReply, spent: Usage) -> Record:
+        """Take a reply that has `spent` tokens, and return its record: a later life does not ask for it again."""
+        self.replies.append(reply)
+        row = {"v": 1, "reply": asdict(reply), "spent": asdict(spent)}
+        return Record(key=f"{SAMPLE}::{self.turn_id}::{self.index}::{len(self.replies)}", body=json.dumps(row))
+
+    def restore(self, records: Iterable[Record]) -> None:
+        """Take the replies to this call that `records` of earlier lives have."""
+        for record in records:
+            if is_sample(record, self.turn_id, self.index) and len(self.replies) < self.samples:
+                row = json.loads(record.body)
+                calls = tuple(ToolCall(**call) for call in row["reply"]["calls"])
+                self.replies.append(TurnReply(**{**row["reply"], "calls": calls}))
+                self.usage += Usage(**{**row["spent"], "source": UsageSource(row["spent"]["source"])})
+
+
+def is_sample(record: Record, turn_id: str, index: int) -> bool:
+    """Return whether `record` is that of a reply to the model call `index` of the turn."""
+    return record.key.startswith(f"{SAMPLE}::{turn_id}::{index}::")
+
+
+def spell_step(reply: TurnReply) -> str:
+    """Return the form of a reply by which votes are counted."""
+    calls = [[call.name, normalize_answer(call.arguments_json)] for call in reply.calls]
+    return json.dumps(calls) if calls else _ANSWER

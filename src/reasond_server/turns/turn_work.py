@@ -19,16 +19,15 @@ from reasond_server.errors.base import show
 from reasond_server.eventlog.store import SessionEnd
 from reasond_server.runs.phase import OWN_ENDS, Phase
 from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
-from reasond_server.runs.repeated_steps import RepeatedSteps
 from reasond_server.runs.run import AnswerDraft
+from reasond_server.runs.run_journal import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, read_history
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
-from reasond_server.turns.model_calls import UNPUBLISHED
+from reasond_server.turns.model_calls import UNPUBLISHED, is_sample
 from reasond_server.turns.providers import ProviderStates
-from reasond_server.turns.tool_votes import is_sample
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.turns.turn_views import name_exit, report_wait
 from reasond_server.types import (

@@ -20,8 +20,7 @@ from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent,
 from reasond_server.reasoning.run_tools import JournaledToolbox
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.recorded_calls import compute_texts_digest
-from reasond_server.runs.repeated_steps import RepeatedSteps
-from reasond_server.runs.run_journal import JournaledModel, RunJournal
+from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps, RunJournal
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget, ToolCall, ToolResult, Usage
 

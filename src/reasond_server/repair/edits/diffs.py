@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import show
-from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm
+from reasond_server.repair.edits.parts import Edit, EditError, EditForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

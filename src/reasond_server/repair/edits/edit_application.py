@@ -20,8 +20,7 @@ from reasond_server.repair.edits.edit_parser import (
     split_candidates,
     write_edit_format,
 )
-from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm, EditReply
-from reasond_server.repair.edits.parts import find_left_out, merge_fence
+from reasond_server.repair.edits.parts import Edit, EditError, EditForm, EditReply, find_left_out, merge_fence
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.repair.edits.targets import resolve_targets, write_anchor
 from reasond_server.snapshots.manifests import find_collisions, find_problems

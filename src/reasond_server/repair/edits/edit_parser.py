@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.replies import parse_reply
 from reasond_server.errors.base import show
 from reasond_server.repair.edits.diffs import begins_diff, is_diff, join_lines, read_diff, read_json, read_tags
-from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm, EditReply
+from reasond_server.repair.edits.parts import Edit, EditError, EditForm, EditReply
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import show
 from reasond_server.repair.edits.anchors import Anchor, find_places
-from reasond_server.repair.edits.edit_types import Edit, EditError, EditForm
-from reasond_server.repair.edits.parts import list_names, merge_fence
+from reasond_server.repair.edits.parts import Edit, EditError, EditForm, list_names, merge_fence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -24,8 +24,7 @@ from reasond_server.repair.service.engine import BatchedRepair, RepairOrder
 from reasond_server.repair.service.workbench import Workbench
 from reasond_server.runs.accounts import read_calibration
 from reasond_server.runs.phase import LEAVES, Phase
-from reasond_server.runs.repeated_steps import RepeatedSteps
-from reasond_server.runs.run_journal import JournaledModel
+from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import FinishReason, StrategySource

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reasond_server.repair.edits.diffs import is_diff, read_diff, read_json
-from reasond_server.repair.edits.edit_types import EditError
+from reasond_server.repair.edits.parts import EditError
 
 
 def read(text: str, path: str = "") -> list[tuple[str, str | None, str | None]]:

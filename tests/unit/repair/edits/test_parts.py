@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.repair.edits.edit_types import EditError
-from reasond_server.repair.edits.parts import find_left_out, merge_fence
+from reasond_server.repair.edits.parts import EditError, find_left_out, merge_fence
 
 PYTHON = '''"""Words."""
 

@@ -1,7 +1,6 @@
 import pytest
 
-from reasond_server.runs.repeated_steps import RepeatedSteps
-from reasond_server.runs.run_journal import RunJournal
+from reasond_server.runs.run_journal import RepeatedSteps, RunJournal
 
 
 class NoSink:
