@@ -26,7 +26,7 @@ from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import Reply, ScriptedModel, running_server_in_thread
 from tests.forking import ForkedProcess, run_forked
 from tests.screens import open_terminal
-from tests.unit.cli.document_samples import build_docx, build_pdf
+from tests.unit.documents.document_samples import build_docx, build_pdf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.documents import find_kind, read_document
+from reasond_server.documents.documents import find_kind, read_document
 from tests.reports.model_server import MARK, say_text
 
 if TYPE_CHECKING:
@@ -74,12 +73,12 @@ def _write_links(links: str) -> str:
 async def try_document(site: Site, row: Row) -> list[str]:
     """Read a document as the command line does, and ask about it."""
     content = build_docx(row.input["places"])
-    told = io.StringIO()
-    with contextlib.redirect_stderr(told):
-        text = read_document(content, find_kind(content), "report.docx", most_bytes=2_000_000)
+    found = read_document(content, find_kind(content), "report.docx", most_bytes=2_000_000)
     talk = site.models.begin(row.id, [say_text("<answer>read</answer>")])
-    await site.client.reason(f"{MARK.format(row=row.id)} What does it say?", material=text, strategy="chain_of_thought")
+    await site.client.reason(
+        f"{MARK.format(row=row.id)} What does it say?", material=found.text, strategy="chain_of_thought"
+    )
     words = row.input["places"].values()
-    if row.right.get("told") and told.getvalue():
+    if row.right.get("told") and found.warnings:
         return []
     return [f"{word} did not reach the model" for word in words if word not in "".join(talk.asked)]

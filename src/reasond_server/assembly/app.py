@@ -395,6 +395,7 @@ class Server:
                 desk=core.observed,
                 attachments=self._attachments,
                 presets=own.models,
+                max_pdf_files=own.max_pdf_files,
                 now=self._clock.now,
             )
         if self._settings.mcp.enabled:

@@ -54,6 +54,13 @@ class OpenAiSettings(Section):
         description="Whether /v1/chat/completions, /v1/responses, /v1/messages and /v1/models are served on "
         "http_address.",
     )
+    max_pdf_files: int = Field(
+        default=4,
+        ge=0,
+        le=100,
+        description="Most PDF files in a request at /v1 whose text is read, where the extra documents is installed; "
+        "0: none.",
+    )
     models: ChatModels = Field(
         default_factory=lambda: MappingProxyType({}),
         max_length=256,

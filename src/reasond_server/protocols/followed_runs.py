@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import from_json
+
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES, describe_step
 from reasond_server.protocols.conversations import BETWEEN, name_call
@@ -21,18 +23,25 @@ if TYPE_CHECKING:
 class FollowedRun:
     """Takes the events of one execution in order.
 
+    What a turn says before its calls is reasoning, unless the wire `has_texts` of its own for it.
+
     Attributes:
         execution_id: the execution, which the caller sets.
         texts: the texts of the steps.
+        said: what a turn has said before its calls, where it is no reasoning.
+        logprobs: the tokens of the answer, by the names of OpenAI; None if they were not asked for.
         usage: of a turn that of this leg alone, because clients add up the usage of all answers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_texts: bool = False) -> None:
         self.execution_id = ""
         self.texts: list[str] = []
+        self.said: list[str] = []
         self.usage = NOTHING
+        self.logprobs: list[dict[str, Any]] | None = None
         self._end: Result | TurnResult | None = None
         self._handoff: HandedOff | None = None
+        self._has_texts = has_texts
         self._told_step = -1
 
     def take(self, event: object) -> str:
@@ -48,10 +57,10 @@ class FollowedRun:
             self._handoff = event
         text = ""
         if isinstance(event, ModelCallStep):
-            self.usage += event.usage
-            text = event.text.strip() if event.calls else ""
+            text = self._take_reply(event)
         elif isinstance(event, Iteration):
             text = describe_step(event)
+            self.logprobs = read_logprobs(event) or self.logprobs
         elif isinstance(event, ToolStep) and event.state is not LedgerState.STARTED:
             text = f"{event.tool}: {event.state}"
         if text:
@@ -60,6 +69,15 @@ class FollowedRun:
             # Whoever reads the text as it is written does not need it again.
             return BETWEEN
         return text + BETWEEN if text else ""
+
+    def _take_reply(self, reply: ModelCallStep) -> str:
+        """Take in a reply of a turn, and return its reasoning."""
+        self.usage += reply.usage
+        said = reply.text.strip() if reply.calls else ""
+        if self._has_texts and reply.edition >= 0:
+            self.said += filter(None, [said])
+            said = ""
+        return BETWEEN.join(filter(None, (reply.thinking.strip(), said)))
 
     @property
     def content(self) -> str:
@@ -72,6 +90,11 @@ class FollowedRun:
     def finish_reason(self) -> FinishReason | None:
         """How the execution ended; None if it waits for results of calls."""
         return None if self._end is None else self._end.finish_reason
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop string that ended the answer; None if none did."""
+        return (self._end.stop_sequence or None) if self._end is not None else None
 
     def list_calls(self) -> list[ToolCall]:
         """Return the pending calls, with the ids by which their results find back.
@@ -109,6 +132,19 @@ class FollowedRun:
             "usage_source": self.usage.source.value,
             "warnings": [*(() if end is None else end.warnings), *warnings],
         }
+
+
+def read_logprobs(step: Iteration) -> list[dict[str, Any]]:
+    """Return the tokens of the answer in a step, by the names of OpenAI; none if they were not asked for."""
+    rows = from_json(step.logprobs_json) if step.logprobs_json else ()
+    return [
+        {**_name_token(text, chance), "top_logprobs": [_name_token(*other) for other in top]}
+        for text, chance, top in rows
+    ]
+
+
+def _name_token(text: str, chance: float) -> dict[str, Any]:
+    return {"token": text, "logprob": chance, "bytes": [*text.encode("utf-8", "replace")]}
 
 
 def keep_reasoning(texts: list[str], most_bytes: int = MAX_TRACE_BYTES) -> tuple[list[str], Sequence[str]]:

@@ -91,7 +91,7 @@ def _read_file(field: str, file: Mapping[str, Any]) -> str | Violation:
     if content.strip() and "\0" not in content and not content.startswith("%PDF"):
         return f"File {show(file.get('filename'))}:\n{content}"
     text = (
-        f"must be a file of UTF-8 text in base64, which {show(file.get('filename'))} is not: PDF and others are not "
-        "read here, and no URLs or ids are fetched; send their text, which `reasond ask --material FILE` takes out"
+        f"must be a file of UTF-8 text or a PDF in base64, which {show(file.get('filename'))} is not: others are not "
+        "read here, and no URLs or ids are fetched; send their text"
     )
     return Violation(field=field, description=text)

@@ -17,7 +17,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.reasoning.strategy_selection import AUTO
-from reasond_server.types import NO_BUDGET, Budget
+from reasond_server.types import NO_BUDGET, Budget, CostClass
 from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 from reasond_server.types.values import value
 
@@ -87,6 +87,7 @@ class ModelCatalogue:
         offers_auto: bool = False,
     ) -> None:
         self._parameters = {each.name: frozenset(each.config_schema.get("properties", ())) for each in strategies}
+        self._cheap = frozenset(each.name for each in strategies if each.cost_class is CostClass.CONSTANT)
         if offers_auto:
             # The rule chooses a strategy by itself, with the defaults of that strategy.
             self._parameters[AUTO] = frozenset()
@@ -114,6 +115,10 @@ class ModelCatalogue:
         """Return the parameters of the strategy that will work; empty if an agent chooses it."""
         strategy = preset.strategy or (None if agent else self._default)
         return self._parameters.get(strategy or "", frozenset())
+
+    def is_cheap(self, preset: ModelPreset, agent: str | None) -> bool:
+        """Whether the strategy that will work makes a constant number of calls."""
+        return (preset.strategy or (None if agent else self._default)) in self._cheap
 
     def list_for(self, caller: Principal, only: str = "") -> list[str]:
         """Return the models whose strategy `caller` may use; `only` names the one that is asked for.

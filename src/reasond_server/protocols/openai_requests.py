@@ -48,6 +48,13 @@ _FREE_TEXT: Final = {"type": "object", "properties": {"input": {"type": "string"
 _NOTHING_SAID: Final = "must have a message of role 'user' with a text or an image: it is what is asked"
 
 
+_ONE_ANSWER: Final = Violation(
+    field="n",
+    description="must be 1 with tools, and with a strategy whose calls are not constant in number; ask for "
+    "reasond/direct or reasond/chain_of_thought, or leave it out",
+)
+
+
 @value
 class OfferedTools:
     """The tools that a model may call, and what it must call: see `TurnStart.tool_choice`."""
@@ -72,17 +79,22 @@ class Wish:
     sampling: Mapping[str, Any]
     parallel_tool_calls: bool = True
     stop: Sequence[str] = ()
+    answers: int = 1
 
 
 @value
 class Asked:
-    """What a request asks for. `instead` is the turn that begins where a re-entry settles nothing here."""
+    """What a request asks for. `instead` is the turn that begins where a re-entry settles nothing here.
+
+    With several `answers` a task is worked on so often.
+    """
 
     source: Task | TurnStart | TurnReentry
     warnings: Sequence[str] = ()
     request_id: str = ""
     instead: TurnStart | None = None
     include_deltas: bool = False
+    answers: int = 1
 
 
 def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
@@ -119,7 +131,17 @@ def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
             answer_schema=wish.schema,
             **shared,
         )
-        return Asked(source=task, warnings=warnings, request_id=own.request_id, include_deltas=include_deltas)
+        if wish.answers > 1 and not catalogue.is_cheap(preset, task.agent):
+            raise InvalidRequestError.of(_ONE_ANSWER)
+        return Asked(
+            source=task,
+            warnings=warnings,
+            request_id=own.request_id,
+            include_deltas=include_deltas,
+            answers=wish.answers,
+        )
+    if wish.answers > 1:
+        raise InvalidRequestError.of(_ONE_ANSWER)
     warnings += [
         f"reasond.{name} has no effect with tools." for name in ("config", "agent", "model") if getattr(own, name)
     ]

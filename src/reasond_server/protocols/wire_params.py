@@ -14,6 +14,7 @@ from reasond_server.http_api.params import BudgetParams, Params
 _OWN: Final = "reasond"
 _ALIKE: Final = 0.9
 _MOST_IGNORED: Final = 20
+_SET_HERE: Final = frozenset({"ignored", "notes"})
 
 
 class ReasondParams(Params):
@@ -29,9 +30,13 @@ class ReasondParams(Params):
 
 
 class WireParams(Params):
-    """Parameters by the names of another product; `ignored` are the names of members that are not known."""
+    """Parameters by the names of another product; `ignored` are the names of members that are not known.
+
+    `notes` are what is said of the files that were read.
+    """
 
     ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     reasond: ReasondParams = Field(default_factory=ReasondParams)
 
     @model_validator(mode="before")
@@ -39,7 +44,7 @@ class WireParams(Params):
     def _set_unknown_aside(cls, given: Any) -> Any:  # noqa: ANN401 - what a client has sent
         if not isinstance(given, Mapping):
             return given
-        known = {name: each for name, each in given.items() if name in cls.model_fields and name != "ignored"}
+        known = {name: each for name, each in given.items() if name in cls.model_fields.keys() - _SET_HERE}
         unknown = [str(name) for name in given if name not in known]
         for name in unknown:
             # Ours start work, so a misspelled one is no matter of taste.
@@ -50,4 +55,4 @@ class WireParams(Params):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is said of the members that are ignored."""
-        return tuple(f"{name[:64]} is not known here and has no effect." for name in self.ignored)
+        return (*self.notes, *(f"{name[:64]} is not known here and has no effect." for name in self.ignored))

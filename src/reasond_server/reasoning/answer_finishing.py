@@ -44,11 +44,15 @@ _ENFORCED_RULES: Final = _NOTES + "Correct it: write the JSON value and nothing 
 
 @value
 class FinishedAnswer:
-    """The outcome of a strategy with its last answer; `error` is set if the answer does not satisfy the schema."""
+    """The outcome of a strategy with its last answer; `error` is set if the answer does not satisfy the schema.
+
+    `stop_sequence` is the stop string that ended the answer.
+    """
 
     outcome: Outcome
     json: str = ""
     error: AnswerInvalidError | None = None
+    stop_sequence: str = ""
 
 
 async def check_schema(schema: Json, *, schemas: SchemaCompiler, tenant: str) -> None:
@@ -89,10 +93,12 @@ async def finish_answer(
     Raises:
         ReasondError: the call failed.
     """
+    matched = ""
     if task.stop and outcome.answer:
-        outcome = replace(outcome, answer=cut_at_stop(outcome.answer, task.stop))
+        answer, matched = cut_at_stop(outcome.answer, task.stop)
+        outcome = replace(outcome, answer=answer)
     if task.answer_schema is None:
-        return FinishedAnswer(outcome=outcome)
+        return FinishedAnswer(outcome=outcome, stop_sequence=matched)
     with _refuse_unusable():
         schema = await schemas.compile(task.answer_schema)
     checked = await asyncio.to_thread(schema.check, outcome.answer)
@@ -137,11 +143,14 @@ def _build_error(problems: str, then: str) -> AnswerInvalidError:
     )
 
 
-def cut_at_stop(answer: str, stop: Sequence[str]) -> str:
-    """Return the part of `answer` before the first of the `stop` strings, without white space at its end."""
+def cut_at_stop(answer: str, stop: Sequence[str]) -> tuple[str, str]:
+    """Return the part of `answer` before the first of the `stop` strings, without white space at its end, and that one.
+
+    It is empty if `answer` has none of them.
+    """
     ending = StopFilter(stop)
     kept = ending.feed(answer)
-    return kept.rstrip() if ending.matched is not None else answer
+    return (answer, "") if ending.matched is None else (kept.rstrip(), ending.matched)
 
 
 def _warn(outcome: Outcome, warning: str) -> Outcome:

@@ -316,6 +316,7 @@ class ReasoningWork:
             model=execution.model,
             error=ending.to_failure(),
             answer_json=self._answer_json if ending.answer else "",
+            stop_sequence=ending.stop_sequence,
         )
 
     def _log_cut_calls(self, run: Run) -> tuple[str, ...]:
@@ -370,7 +371,10 @@ class ReasoningWork:
             thoughts=self._thoughts.get(checked.answer, ""),
             schemas=self.schemas,
         )
-        ending = build_ending(finished.outcome, is_clamped=run.accounts.model.is_clamped)
+        ending = replace(
+            build_ending(finished.outcome, is_clamped=run.accounts.model.is_clamped),
+            stop_sequence=finished.stop_sequence,
+        )
         self._answer_json = finished.json
         if finished.error is None:
             run.report_end(ending)
@@ -403,6 +407,9 @@ class ReasoningWork:
             elapsed_s=elapsed_s,
             detail=detail,
             edition=self._settle_draft(run, detail),
+            logprobs_json=json.dumps([(each.text, each.logprob, each.top) for each in step.tokens])
+            if step.tokens
+            else "",
         )
         if run.trace.tracing is not None:
             run.trace.end_step(

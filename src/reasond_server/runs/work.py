@@ -76,12 +76,16 @@ class WorkRequest:
 
 @value
 class RunEnding:
-    """The content of the last event of a run; `error` is set if the run failed."""
+    """The content of the last event of a run; `error` is set if the run failed.
+
+    `stop_sequence` is the stop string that ended the answer.
+    """
 
     finish_reason: FinishReason
     answer: str = ""
     warnings: tuple[str, ...] = ()
     error: ReasondError | None = None
+    stop_sequence: str = ""
 
     def to_failure(self) -> ExecutionFailure | None:
         """Return the stored form of the error; None if there is none."""

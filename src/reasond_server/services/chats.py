@@ -9,6 +9,7 @@ from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
+from reasond_server.protocols.document_parts import DocumentTexts
 from reasond_server.protocols.messages.message_params import MessageParams
 from reasond_server.protocols.messages.message_service import Messages
 from reasond_server.protocols.model_catalogue import ModelCatalogue
@@ -65,18 +66,21 @@ def serve_chats(
     desk: ExecutionDesk,
     attachments: Attachments,
     presets: Mapping[str, ModelPreset],
+    max_pdf_files: int,
     now: Callable[[], datetime],
 ) -> Interface:
     """Return the OpenAI-compatible interface of `service` and `turns`, with the operator's models.
 
-    `desk` finds executions of every kind; `attachments` finds what a repeated request began.
+    `desk` finds executions of every kind; `attachments` finds what a repeated request began; of a request at most
+    `max_pdf_files` are read.
 
     Raises:
         SettingsError: a model of the operator cannot work.
     """
     catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
     runs = AskedRuns(reasoning=service, turns=turns, turn_operation=TURNS.operation("RunTurn"))
-    completions = Completions(service=service, runs=runs, catalogue=catalogue, now=now)
+    documents = DocumentTexts(most_files=max_pdf_files)
+    completions = Completions(service=service, runs=runs, catalogue=catalogue, documents=documents, now=now)
     models = Method(operation=_LISTING, params=ModelParams, run=completions.list_models)
     responses = Responses(
         runs=runs,
@@ -84,12 +88,14 @@ def serve_chats(
         catalogue=catalogue,
         counter=service.kind.models.own.counter,
         attachments=attachments,
+        documents=documents,
     )
     messages = Messages(
         runs=runs,
         catalogue=catalogue,
         counter=service.kind.models.own.counter,
         attachments=attachments,
+        documents=documents,
         now=now,
     )
     own = {

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure_room
-from reasond_server.llm.model import Message, ModelFinish, Role
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidConfigError
+from reasond_server.llm.model import Message, ModelFinish, Role, find_most_logprobs
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import CostClass, CustomMetrics, FinishReason, Thought
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
+    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
+    from reasond_server.types import Task, TokenChance
 
 _ENDS = {
     ModelFinish.STOP: FinishReason.ANSWERED,
@@ -29,6 +32,12 @@ class DirectConfig(StrategyConfig):
 
     max_tokens: Annotated[int, Field(ge=LEAST_TOKENS, le=32768, description="Most tokens the model may write.")] = 4096
     temperature: Temperature = 0.0
+    top_logprobs: Annotated[
+        int | None,
+        Field(
+            ge=0, le=20, description="Likeliest tokens told in each place of the answer; null: no log probabilities."
+        ),
+    ] = None
 
 
 class Direct(ReasoningStrategy[DirectConfig]):
@@ -53,6 +62,16 @@ class Direct(ReasoningStrategy[DirectConfig]):
     shows_answer: ClassVar[bool] = True
     is_replayable: ClassVar[bool] = True
 
+    def check(self, task: Task, config: DirectConfig, model: ChatModel) -> None:  # noqa: ARG002 - as the base class has it
+        """Refuse log probabilities that the model server does not tell.
+
+        Raises:
+            InvalidConfigError: it tells none.
+        """
+        if config.top_logprobs is not None and not find_most_logprobs(model):
+            text = "must be left out: the server of this model tells no log probabilities"
+            raise InvalidConfigError.of(Violation(field="top_logprobs", description=text))
+
     async def run(self, task: Task, context: RunContext[DirectConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Make one call; see the base class.
 
@@ -63,7 +82,14 @@ class Direct(ReasoningStrategy[DirectConfig]):
         text = f"{task.query}\n\n{task.material}" if task.material else task.query
         messages = (Message(role=Role.USER, content=text),)
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
-        call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=())
+        call = hear(
+            model=model,
+            messages=messages,
+            max_tokens=room,
+            temperature=config.temperature,
+            kinds=(),
+            top_logprobs=config.top_logprobs,
+        )
         thinking: list[str] = []
         async with aclosing(call) as heard:
             async for piece in heard:
@@ -77,6 +103,20 @@ class Direct(ReasoningStrategy[DirectConfig]):
         finish = _ENDS.get(reply.finish, FinishReason.TRUNCATED) if answer else FinishReason.TRUNCATED
         metrics = CustomMetrics(data={"max_tokens": room, "temperature": config.temperature})
         thought = Thought(text=reply.parsed.thinking.strip(), answer=answer)
-        yield Step(detail=thought, answer_found=finish is FinishReason.ANSWERED, metrics=metrics)
+        tokens = _find_tokens(reply.tokens, answer)
+        yield Step(detail=thought, answer_found=finish is FinishReason.ANSWERED, metrics=metrics, tokens=tokens)
         relevant = warnings if "max_tokens" in config.model_fields_set or reply.finish is ModelFinish.LENGTH else ()
         yield Outcome(answer=answer, finish_reason=finish, metrics=metrics, warnings=relevant)
+
+
+def _find_tokens(tokens: Sequence[TokenChance], answer: str) -> Sequence[TokenChance]:
+    """Return those of `tokens` that have a part of `answer`, which ends the reply: reasoning may stand before it."""
+    left = len("".join(each.text for each in tokens).rstrip())
+    begin = left - len(answer)
+    kept: list[TokenChance] = []
+    at = 0
+    for each in tokens:
+        if begin < at + len(each.text) and at < left:
+            kept.append(each)
+        at += len(each.text)
+    return tuple(kept)

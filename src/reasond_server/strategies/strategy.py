@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
     from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.tool import Toolbox
-    from reasond_server.types import Json, Usage
+    from reasond_server.types import Json, TokenChance, Usage
 
 
 Temperature = Annotated[
@@ -114,7 +114,8 @@ class Step:
     """A completed step. `metrics` are those of the run so far; an interrupted run keeps the last ones.
 
     `usage` is what the step spent and `elapsed_s` how long it took; None: all that was spent, and the time, since the
-    step before. Steps that were made at the same time say both.
+    step before. Steps that were made at the same time say both. `tokens` are those of the answer, with their log
+    probabilities, where these were asked for.
     """
 
     detail: StepDetail
@@ -122,6 +123,7 @@ class Step:
     metrics: StrategyMetrics
     usage: Usage | None = None
     elapsed_s: float | None = None
+    tokens: Sequence[TokenChance] = ()
 
 
 @value

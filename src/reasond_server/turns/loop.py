@@ -461,9 +461,9 @@ class TurnLoop:
         """End the turn; an answer that breaks its schema is written again first, by one or two model calls."""
         if step.error is not None:
             raise step.error
-        start, answer = self.progress.start, step.answer
+        start, answer, matched = self.progress.start, step.answer, ""
         if start is not None and start.stop:
-            answer = cut_at_stop(answer, start.stop)
+            answer, matched = cut_at_stop(answer, start.stop)
         if start is not None and start.answer_schema_json and step.reason is FinishReason.ANSWERED:
             schema = await self.schemas.compile(json.loads(start.answer_schema_json))
             checked = await asyncio.to_thread(schema.check, answer)
@@ -471,7 +471,8 @@ class TurnLoop:
                 await self._call_model(self._correct("; ".join(checked.problems)))
                 return
             answer = checked.json
-        self.run.report_end(RunEnding(finish_reason=step.reason, answer=answer, warnings=step.warnings))
+        ending = RunEnding(finish_reason=step.reason, answer=answer, warnings=step.warnings, stop_sequence=matched)
+        self.run.report_end(ending)
 
     def _find_enforced(self, model: ChatModel) -> Json | None:
         """Return the schema of the answer, if the server of `model` holds a reply to it."""

@@ -315,6 +315,7 @@ class TurnWork:
             elapsed_s=accounts.elapsed_s,
             warnings=(*accounts.warnings, *self.providers.warnings, *self._warn(), *ending.warnings),
             error=ending.to_failure(),
+            stop_sequence=ending.stop_sequence,
         )
         self.apply_event(result)
         run.trace.note({"reasond.turn.exit": name_exit(ending.finish_reason), "reasond.turn.mode": self.progress.mode})

@@ -96,7 +96,8 @@ class ExecutionStarted(Event):
 class Iteration(Event):
     """One completed step; `index` counts from 0. `edition` is that of its answer, if readers may see it being written.
 
-    See `AnswerPlace`; -1 if nobody may.
+    See `AnswerPlace`; -1 if nobody may. `logprobs_json` are the tokens of its answer, where they were asked for: rows
+    of text, log probability, and rows of the likeliest in its place.
     """
 
     index: int
@@ -105,6 +106,7 @@ class Iteration(Event):
     elapsed_s: float
     detail: StepDetail
     edition: Annotated[int, FieldOptions(is_stored_only=True)] = -1
+    logprobs_json: Annotated[str, FieldOptions(is_stored_only=True)] = ""
 
 
 @value
@@ -159,7 +161,8 @@ class Result(LastEvent):
     """The last event of the log of a reasoning execution, `Reasoning` in the proto. The log holds the steps.
 
     `finish_reason` is None only in the partial result of an execution that still runs. `answer_json` is the answer as
-    compact JSON, if the task has an `answer_schema` and the answer satisfies it; else it is empty.
+    compact JSON, if the task has an `answer_schema` and the answer satisfies it; else it is empty. `stop_sequence` is
+    the stop string that ended the answer.
     """
 
     execution_id: Word
@@ -172,6 +175,7 @@ class Result(LastEvent):
     model: Word
     error: ExecutionFailure | None = None
     answer_json: str = ""
+    stop_sequence: Annotated[str, FieldOptions(is_stored_only=True)] = ""
 
 
 @value

@@ -328,7 +328,10 @@ class Reentered(Event):
 @EVENTS.declare("turn_completed", wire_tag="completed")
 @value
 class TurnResult(LastEvent):
-    """The last event of a turn; `mode` is the one that the next turn of the session begins in."""
+    """The last event of a turn; `mode` is the one that the next turn of the session begins in.
+
+    `stop_sequence` is the stop string that ended the answer.
+    """
 
     execution_id: Annotated[str, FieldOptions(is_content=False, wire_name="turn_id")]
     answer: str
@@ -339,6 +342,7 @@ class TurnResult(LastEvent):
     elapsed_s: float
     warnings: Annotated[Sequence[str], FieldOptions(instead=(NOT_RECORDED,))] = ()
     error: ExecutionFailure | None = None
+    stop_sequence: Annotated[str, FieldOptions(is_stored_only=True)] = ""
 
 
 @EVENTS.declare("turn_delta", wire_tag="delta", is_logged=False)

@@ -24,7 +24,6 @@ REFUSED: Final = {
     "chat functions": "functions",
     "chat image": "messages",
     "chat logprobs": "logprobs",
-    "chat n 2": "n",
     "chat web": "web_search_options",
     "openai image": "input",
     "openai-chat image": "messages",

@@ -20,7 +20,7 @@ CASES = {
         ("import uvicorn", "Only http_api imports uvicorn"),
         ("import rich", "Only cli imports typer"),
         ("import jwt", "Only access imports jwt"),
-        ("import pypdf", "Only cli.document_reader imports pypdf"),
+        ("import pypdf", "Only documents.document_reader imports pypdf"),
         ("import openai", "Only llm.openai imports openai"),
         ("import aiohttp", "Only llm.openai imports openai"),
         ("import prometheus_client", "Only telemetry imports prometheus_client"),

@@ -12,12 +12,18 @@ import typer
 
 from reasond import Budget
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.documents import MAX_DOCUMENT_BYTES, find_kind, may_be_document, read_document
 from reasond_server.cli.options import AsEvents, Environ, Timeout, Verbose, command, parse_cursor, parse_setting
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.run import HumanOutput, RunOutput
 from reasond_server.cli.terminal import choose_stream, write
+from reasond_server.documents.documents import (
+    MAX_DOCUMENT_BYTES,
+    UnreadableDocumentError,
+    find_kind,
+    may_be_document,
+    read_document,
+)
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -296,7 +302,13 @@ def _read_text(name: str, option: str) -> str:
     except OSError as error:
         raise usage_error(f"{shown} cannot be read: {error.strerror}", f"Check {option}.") from None
     if kind := find_kind(content):
-        return read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+        try:
+            document = read_document(content, kind, shown, most_bytes=MAX_MATERIAL_BYTES)
+        except UnreadableDocumentError as error:
+            raise usage_error(error.message, error.remedy) from None
+        for warning in document.warnings:
+            warn(warning)
+        return document.text
     _require_size(content, MAX_MATERIAL_BYTES, shown)
     try:
         return content.decode("utf-8-sig")

@@ -25,6 +25,7 @@ from reasond_server.protocols.openai_requests import (
     require_question,
 )
 from reasond_server.protocols.wire_params import WireParams
+from reasond_server.types import Task
 
 if TYPE_CHECKING:
     from reasond_server.protocols.model_catalogue import ModelCatalogue
@@ -32,17 +33,22 @@ if TYPE_CHECKING:
 
 _MOST_MESSAGES: Final = 10_000
 _OLD_TOOLS: Final = "is not supported: it is the older name of tools; leave it out"
-_ONE_ANSWER: Final = "must be 1: a strategy gives one answer; leave it out"
-_NO_LOGPROBS: Final = "is not supported: the answer of a strategy has no log probabilities; leave it out"
+_MOST_ANSWERS: Final = 8
+_SOME_ANSWERS: Final = f"must be a whole number from 1 to {_MOST_ANSWERS}, and 1 in a stream; leave it out"
+_NO_LOGPROBS: Final = (
+    "cannot be told: only the model reasond/direct, whose one reply is the answer, has them, without tools; ask for "
+    "it, or leave it out"
+)
+_NO_NUMBER: Final = "must be true or false, with top_logprobs from 0 to 20 beside true; leave it out"
 _TEXT_ONLY: Final = "is not supported: answers are text; leave it out"
 _SENT: Final = [name for name in SAMPLING if name != "top_logprobs"]
 # Values that ask for nothing, and why any other value is refused.
 _REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "functions": (([],), _OLD_TOOLS),
     "function_call": (("none", "auto"), _OLD_TOOLS),
-    "n": ((1,), _ONE_ANSWER),
-    "logprobs": ((False,), _NO_LOGPROBS),
-    "top_logprobs": ((0,), _NO_LOGPROBS),
+    "n": ((*range(1, _MOST_ANSWERS + 1),), _SOME_ANSWERS),
+    "logprobs": ((False, True), _NO_NUMBER),
+    "top_logprobs": ((*range(21),), _NO_NUMBER),
     "modalities": ((["text"],), _TEXT_ONLY),
     "audio": ((), _TEXT_ONLY),
     "web_search_options": ((), "is not supported: nothing is searched in the web; leave it out"),
@@ -114,14 +120,20 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
         StrategyNotFoundError: there is no such model.
         InvalidRequestError: a parameter cannot be done, or contradicts the model.
     """
+    answers = params.n or 1
     schema, wrong = read_format("response_format", params.response_format, inner="json_schema")
     offer = read_offer(params.tools or (), params.tool_choice)
     problems = [*_find_refused(params), *wrong, *offer.problems]
+    if params.stream and answers != 1 and not problems:
+        problems.append(Violation(field="n", description=_SOME_ANSWERS))
     if problems:
         raise InvalidRequestError.of(*problems[:20])
     dialogue, found = read_messages(params.messages)
     stop = params.stop or ()
     is_plain = params.model_fields_set.isdisjoint(SAMPLING)
+    sampling = {} if is_plain else {name: each for name in _SENT if (each := getattr(params, name)) is not None}
+    if params.logprobs:
+        sampling["top_logprobs"] = params.top_logprobs or 0
     wish = Wish(
         model=params.model,
         system=dialogue.system,
@@ -130,11 +142,14 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
         offer=offer,
         schema=schema,
         budget=read_bounds(params.reasond, params.max_tokens, params.max_completion_tokens),
-        sampling={} if is_plain else {name: each for name in _SENT if (each := getattr(params, name)) is not None},
+        sampling=sampling,
+        answers=answers,
         parallel_tool_calls=params.parallel_tool_calls is not False,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
     )
     asked = plan(wish, catalogue)
+    if params.logprobs and not (isinstance(asked.source, Task) and "top_logprobs" in asked.source.config):
+        raise InvalidRequestError.of(Violation(field="logprobs", description=_NO_LOGPROBS))
     return replace(asked, warnings=(*params.warnings, *found, *asked.warnings))
 
 

@@ -41,9 +41,11 @@ class ChunkFrames:
         """Return a chunk of reasoning, under both names that clients read."""
         return self.choose({"reasoning_content": text, "reasoning": text})
 
-    def choose(self, delta: Mapping[str, Any], finish: str | None = None, **more: object) -> bytes:
-        """Return a chunk with `delta`; `more` are members of its own."""
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    def choose(
+        self, delta: Mapping[str, Any], finish: str | None = None, *, logprobs: object = None, **more: object
+    ) -> bytes:
+        """Return a chunk with `delta` and the tokens of its content; `more` are members of its own."""
+        choice = {"index": 0, "delta": delta, "logprobs": wrap_logprobs(logprobs), "finish_reason": finish}
         return self._write({"choices": [choice], **({"usage": None} if self._includes_usage else {}), **more})
 
     def tell_usage(self, usage: Usage) -> bytes:
@@ -62,6 +64,11 @@ def describe_completion(execution_id: str, created: datetime, model: str, *, kin
         "created": int(created.timestamp()),
         "model": model,
     }
+
+
+def wrap_logprobs(tokens: object) -> object:
+    """Return the tokens of a content as a choice has them; None if they were not asked for."""
+    return None if tokens is None else {"content": tokens, "refusal": None}
 
 
 def build_usage_json(usage: Usage) -> dict[str, Any]:

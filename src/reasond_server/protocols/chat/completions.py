@@ -8,7 +8,9 @@ cannot reach another one, and a repeated request runs nothing twice.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError
@@ -19,19 +21,21 @@ from reasond_server.protocols.chat.completion_json import (
     build_usage_json,
     describe_completion,
     map_finish_reason,
+    wrap_logprobs,
     write_call,
 )
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
-from reasond_server.types import Heartbeat, Task
+from reasond_server.types import NOTHING, Heartbeat, Task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import datetime
 
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
+    from reasond_server.protocols.document_parts import DocumentTexts
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
@@ -42,11 +46,18 @@ class Completions:
     """Answers chats for verified callers; `now` dates the models."""
 
     def __init__(
-        self, *, service: ReasoningService, runs: AskedRuns, catalogue: ModelCatalogue, now: Callable[[], datetime]
+        self,
+        *,
+        service: ReasoningService,
+        runs: AskedRuns,
+        catalogue: ModelCatalogue,
+        documents: DocumentTexts,
+        now: Callable[[], datetime],
     ) -> None:
         self._service = service
         self._runs = runs
         self._catalogue = catalogue
+        self._documents = documents
         self._created = int(now().timestamp())
 
     async def create(self, caller: Principal, params: ChatParams) -> dict[str, Any]:
@@ -55,33 +66,35 @@ class Completions:
         Raises:
             ReasondError: the request is refused, or the run failed.
         """
-        asked = read_chat(params, self._catalogue)
-        run = FollowedRun()
-        created = await self._work(caller, asked, run)
+        asked = read_chat(await self._documents.unfold(caller, params, "messages"), self._catalogue)
+        runs = [FollowedRun() for _ in range(asked.answers)]
+        created = await self._work_on_all(caller, asked, runs)
+        run = runs[0]
         unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
-        kept, cut = keep_reasoning(run.texts)
-        reasoning, calls = BETWEEN.join(kept), [write_call(call) for call in run.list_calls()]
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": run.content or (None if calls else ""),
-            "refusal": None,
-            "reasoning_content": reasoning,
-            "reasoning": reasoning,
-            **({"tool_calls": calls} if calls else {}),
-        }
+        choices, cut = [], list[str]()
+        for place, each in enumerate(runs):
+            choice, told = _write_choice(place, each)
+            choices.append(choice)
+            cut += told
         return {
             **describe_completion(run.execution_id, created, params.model, kind="chat.completion"),
-            "choices": [
-                {
-                    "index": 0,
-                    "message": message,
-                    "logprobs": None,
-                    "finish_reason": map_finish_reason(run.finish_reason),
-                }
-            ],
-            "usage": build_usage_json(run.usage),
+            "choices": choices,
+            "usage": build_usage_json(sum((each.usage for each in runs), NOTHING)),
             "reasond": run.describe((*asked.warnings, *unused, *cut)),
         }
+
+    async def _work_on_all(self, caller: Principal, asked: Asked, runs: Sequence[FollowedRun]) -> datetime:
+        """Work as `_work` does, on several answers at the same time; return when the first execution began."""
+        if len(runs) == 1:
+            return await self._work(caller, asked, runs[0])
+        key = asked.request_id
+        several = [replace(asked, request_id=f"{key}-{place}" if key else "") for place in range(len(runs))]
+        working = [asyncio.create_task(self._work(caller, *each)) for each in zip(several, runs, strict=True)]
+        try:
+            return (await asyncio.gather(*working))[0]
+        finally:
+            for each in working:
+                each.cancel()
 
     async def _work(self, caller: Principal, asked: Asked, run: FollowedRun) -> datetime:
         """Let `run` take all events; return when the execution began."""
@@ -109,7 +122,7 @@ class Completions:
         Raises:
             ReasondError: the request is refused, or the run failed.
         """
-        asked = read_chat(params, self._catalogue)
+        asked = read_chat(await self._documents.unfold(caller, params, "messages"), self._catalogue)
         run = FollowedRun()
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
         async with aclosing(self._runs.follow(caller, asked, include_deltas=asked.include_deltas)) as events:
@@ -126,7 +139,7 @@ class Completions:
                 {"tool_calls": [{"index": place, **write_call(call)} for place, call in enumerate(calls)]}
             )
         if run.content:
-            yield frames.choose({"content": run.content})
+            yield frames.choose({"content": run.content}, logprobs=run.logprobs)
         unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
         yield frames.choose({}, map_finish_reason(run.finish_reason), reasond=run.describe((*asked.warnings, *unused)))
         if usage := frames.tell_usage(run.usage):
@@ -154,3 +167,24 @@ class Completions:
             "output_modalities": ["text"],
             "supports": ["chat.completions", "responses", "tools", "json_schema", "streaming"],
         }
+
+
+def _write_choice(place: int, run: FollowedRun) -> tuple[dict[str, Any], Sequence[str]]:
+    """Return the choice at `place`, and a warning if it holds not all of the reasoning."""
+    kept, cut = keep_reasoning(run.texts)
+    reasoning, calls = BETWEEN.join(kept), [write_call(call) for call in run.list_calls()]
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": run.content or (None if calls else ""),
+        "refusal": None,
+        "reasoning_content": reasoning,
+        "reasoning": reasoning,
+        **({"tool_calls": calls} if calls else {}),
+    }
+    choice = {
+        "index": place,
+        "message": message,
+        "logprobs": wrap_logprobs(run.logprobs),
+        "finish_reason": map_finish_reason(run.finish_reason),
+    }
+    return choice, cut

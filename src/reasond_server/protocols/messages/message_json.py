@@ -41,10 +41,8 @@ def describe_message(execution_id: str, model: str) -> dict[str, Any]:
 def describe_end(run: FollowedRun) -> dict[str, Any]:
     """Return why a message ends; an answer that something has cut short ends by its length."""
     reason = run.finish_reason
-    return {
-        "stop_reason": "tool_use" if reason is None else _STOPS.get(reason, "max_tokens"),
-        "stop_sequence": None,
-    }
+    stop = "tool_use" if reason is None else _STOPS.get(reason, "max_tokens")
+    return {"stop_reason": "stop_sequence" if run.stop_sequence else stop, "stop_sequence": run.stop_sequence}
 
 
 def build_usage(usage: Usage) -> dict[str, Any]:
@@ -73,6 +71,7 @@ class MessageFrames:
     def __init__(self) -> None:
         self._place = 0
         self._thought: list[str] = []
+        self._is_saying = False
 
     def begin(self, execution_id: str, model: str) -> bytes:
         """Return the first frame."""
@@ -93,11 +92,16 @@ class MessageFrames:
             yield self._write({"type": "signature_delta", "signature": sealed})
             yield self._close()
 
-    def say(self, text: str) -> Iterator[bytes]:
-        """Yield a block of text."""
-        yield self._open({"type": "text", "text": ""})
-        yield self._write({"type": "text_delta", "text": text})
-        yield self._close()
+    def say(self, text: str, *, is_whole: bool = True) -> Iterator[bytes]:
+        """Yield a piece of text, in a block that is open, or opens; and its end after the last one."""
+        if not self._is_saying:
+            yield from self.end_thinking()
+            yield self._open({"type": "text", "text": ""})
+        if text:
+            yield self._write({"type": "text_delta", "text": text})
+        self._is_saying = not is_whole
+        if is_whole:
+            yield self._close()
 
     def call(self, call: ToolCall) -> Iterator[bytes]:
         """Yield a block of a call."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from reasond_server.errors.base import InternalError
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
+from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
 from reasond_server.protocols.messages.message_json import (
     PING,
     MessageFrames,
@@ -25,7 +26,8 @@ from reasond_server.protocols.messages.message_json import (
 )
 from reasond_server.protocols.messages.message_params import read_message_request
 from reasond_server.protocols.openai_requests import write_input
-from reasond_server.types import Heartbeat, TextDelta
+from reasond_server.types import Heartbeat, Iteration, TextDelta
+from reasond_server.types.turns import ModelCallStep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
@@ -35,10 +37,11 @@ if TYPE_CHECKING:
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.chat.chat_params import ModelParams
+    from reasond_server.protocols.document_parts import DocumentTexts
     from reasond_server.protocols.messages.message_params import MessageParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import Cursor, Principal
+    from reasond_server.types import AnswerPlace, Cursor, Principal
 
 
 class Messages:
@@ -51,12 +54,14 @@ class Messages:
         catalogue: ModelCatalogue,
         counter: TokenCounter,
         attachments: Attachments,
+        documents: DocumentTexts,
         now: Callable[[], datetime],
     ) -> None:
         self._runs = runs
         self._catalogue = catalogue
         self._counter = counter
         self._attachments = attachments
+        self._documents = documents
         self._created = now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     async def create(self, caller: Principal, params: MessageParams) -> dict[str, Any]:
@@ -66,7 +71,7 @@ class Messages:
             ReasondError: the request is refused, or the run failed.
         """
         asked = await self._read(caller, params)
-        run = FollowedRun()
+        run = FollowedRun(has_texts=True)
         may_return = bool(asked.request_id)
         async with aclosing(self._runs.follow(caller, asked, may_return=may_return)) as events:
             async for event in events:
@@ -76,8 +81,7 @@ class Messages:
             raise InternalError("an execution left without an event")
         kept, cut = keep_reasoning(run.texts if params.shows_thinking else [])
         content = [build_thinking(text) for text in kept]
-        if run.content:
-            content.append({"type": "text", "text": run.content})
+        content += [{"type": "text", "text": text} for text in (*run.said, run.content) if text]
         content += [build_call(call) for call in run.list_calls()]
         own = await self._end(caller, asked, run)
         return {
@@ -97,10 +101,9 @@ class Messages:
             ReasondError: the request is refused, or the run failed.
         """
         asked = await self._read(caller, params)
-        run, frames = FollowedRun(), MessageFrames()
-        followed = self._runs.follow(
-            caller, asked, include_deltas=params.shows_thinking and asked.include_deltas, may_return=True
-        )
+        run, frames = FollowedRun(has_texts=True), MessageFrames()
+        teller = _Teller(frames, shows_thinking=params.shows_thinking, shows_deltas=asked.include_deltas)
+        followed = self._runs.follow(caller, asked, include_deltas=True, may_return=True)
         async with aclosing(followed) as events:
             async for event in events:
                 if not run.execution_id:
@@ -108,24 +111,21 @@ class Messages:
                     yield frames.begin(event.execution_id, params.model)
                 if isinstance(event.event, Heartbeat):
                     yield PING
-                text = run.take(event.event)
-                if params.shows_thinking:
-                    for frame in _think(frames, event.event, text):
-                        yield frame
+                for frame in teller.tell(run, event.event):
+                    yield frame
         calls = run.list_calls()
-        blocks = [frames.end_thinking(), *([frames.say(run.content)] if run.content else ())]
         own = await self._end(caller, asked, run)
-        for block in (*blocks, *map(frames.call, calls), frames.end(run, own)):
+        for block in (teller.end(run), *map(frames.call, calls), frames.end(run, own)):
             for frame in block:
                 yield frame
 
-    async def count(self, _caller: Principal, params: MessageParams) -> dict[str, Any]:
+    async def count(self, caller: Principal, params: MessageParams) -> dict[str, Any]:
         """Return how many tokens a request has, as the model's counter has them; nothing is started.
 
         Raises:
             ReasondError: the request is refused.
         """
-        text = write_input(read_message_request(params, self._catalogue))
+        text = write_input(await self._read(caller, params))
         return {"input_tokens": await asyncio.to_thread(self._counter.count_text, text)}
 
     async def list_models(self, caller: Principal, params: ModelParams) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Messages:
         return {"type": "model", "id": name, "display_name": name, "created_at": self._created}
 
     async def _read(self, caller: Principal, params: MessageParams) -> Asked:
-        asked = read_message_request(params, self._catalogue)
+        asked = read_message_request(await self._documents.unfold(caller, params, "messages"), self._catalogue)
         key = await self._attachments.find_request_id(caller, params.attach_key, is_first=params.is_first)
         return replace(asked, request_id=params.reasond.request_id or key)
 
@@ -157,10 +157,72 @@ class Messages:
         return run.describe((*asked.warnings, *unused))
 
 
-def _think(frames: MessageFrames, event: object, text: str) -> Iterator[bytes]:
-    """Yield what `event` tells of the thinking; a step ends what was told in pieces."""
-    is_piece = isinstance(event, TextDelta)
-    if piece := text if is_piece else text.removesuffix(BETWEEN):
-        yield from frames.think(piece)
-    if text and not is_piece:
-        yield from frames.end_thinking()
+class _Teller:
+    """Tells the events of a run as thinking and text; text while it is written, where the log will begin with it.
+
+    Attributes:
+        said: the text that was told last.
+    """
+
+    def __init__(self, frames: MessageFrames, *, shows_thinking: bool, shows_deltas: bool) -> None:
+        self._frames = frames
+        self._shows_thinking = shows_thinking
+        self._shows_deltas = shows_thinking and shows_deltas
+        self._draft: LiveAnswer | None = None
+        self.said = ""
+
+    def tell(self, run: FollowedRun, event: object) -> Iterator[bytes]:
+        """Yield what `event` tells, which `run` takes.
+
+        Raises:
+            CursorExpiredError: text that was told of the answer does not count any more.
+        """
+        if isinstance(event, TextDelta) and event.place is not None:
+            yield from self._show(event.text, event.place)
+            return
+        if isinstance(event, TextDelta) and not self._shows_deltas:
+            return
+        before = len(run.said)
+        text = run.take(event)
+        draft = self._draft
+        if isinstance(event, Iteration | ModelCallStep):
+            self._draft = None
+            if draft is not None and draft.has_begun:
+                yield from self._settle(draft, event)
+                return
+        if self._shows_thinking:
+            is_piece = isinstance(event, TextDelta)
+            if piece := text if is_piece else text.removesuffix(BETWEEN):
+                yield from self._frames.think(piece)
+            if text and not is_piece:
+                yield from self._frames.end_thinking()
+        for self.said in run.said[before:]:
+            yield from self._frames.say(self.said)
+
+    def _show(self, text: str, place: AnswerPlace) -> Iterator[bytes]:
+        draft = self._draft = self._draft or LiveAnswer(place.edition)
+        certain = draft.add(text, place.at)
+        if certain and not draft.has_begun and self._shows_thinking and place.thinking.strip():
+            yield from self._frames.think(place.thinking.strip())
+        if certain:
+            draft.has_begun = True
+            yield from self._frames.say(certain, is_whole=False)
+
+    def _settle(self, draft: LiveAnswer, step: Iteration | ModelCallStep) -> Iterator[bytes]:
+        """Yield the rest of the text that was told while it was written."""
+        text = step.text.strip() if isinstance(step, ModelCallStep) else getattr(step.detail, "answer", "")
+        if text and draft.edition != step.edition:
+            raise build_lost_error()
+        self.said = text or "".join(draft.told)
+        yield from self._frames.say(draft.rest(self.said))
+
+    def end(self, run: FollowedRun) -> Iterator[bytes]:
+        """Yield what was not told yet of the thinking and the answer."""
+        draft, self._draft = self._draft, None
+        if draft is not None and draft.has_begun:
+            told = "".join(draft.told)
+            self.said = run.content if run.content.startswith(told) else told
+            yield from self._frames.say(draft.rest(self.said))
+        yield from self._frames.end_thinking()
+        if run.content not in {"", self.said}:
+            yield from self._frames.say(run.content)

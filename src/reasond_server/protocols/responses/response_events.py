@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.http_api.json_mapping import describe_step
 from reasond_server.protocols.conversations import name_call
-from reasond_server.protocols.responses.response_json import ECHO, SEALED, begin_response, end_response
+from reasond_server.protocols.followed_runs import read_logprobs
+from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
+from reasond_server.protocols.responses.response_json import ECHO, LOGPROBS, SEALED, begin_response, end_response
 from reasond_server.protocols.sealed_reasoning import seal
 from reasond_server.types import NOTHING, FinishReason, Iteration, Result, TextDelta
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
@@ -54,7 +55,7 @@ class ResponseEvent:
         if last <= number:
             return None
         if self.lost <= number < self.first:
-            raise _build_lost_error()
+            raise build_lost_error()
         if number < self.first or "delta" not in self.body:
             return self.body
         return {**self.body, "delta": self.body["delta"][number - self.first + 1 :]}
@@ -93,29 +94,6 @@ _REASONING: Final = _Form(
 )
 
 
-class _LiveAnswer:
-    """The answer that is being written: `told` was sent, and what is held back is white space that may be its end."""
-
-    def __init__(self, edition: int) -> None:
-        self.edition = edition
-        self.told: list[str] = []
-        self.has_begun = False
-        self._held = ""
-        self._at = 0
-
-    def add(self, text: str, at: int) -> str:
-        """Return what can be sent now that the text after the character `at` came; nothing after a gap."""
-        if at != self._at:
-            return ""
-        self._at += len(text)
-        text = self._held + text if self.told else text.lstrip()
-        certain = text.rstrip()
-        self._held = text[len(certain) :]
-        if certain:
-            self.told.append(certain)
-        return certain
-
-
 class ResponseWriter:
     """Writes the events of one response from the events of its log, each of which `take` gets in order.
 
@@ -131,8 +109,9 @@ class ResponseWriter:
         self._echo = {**ECHO, **echo}
         self._number = self._lost = 0
         self._usage = NOTHING
-        self._draft: _LiveAnswer | None = None
+        self._draft: LiveAnswer | None = None
         self._said = ""
+        self._logprobs: Sequence[Mapping[str, Any]] = ()
         self.response: dict[str, Any] | None = None
         self.has_ended = False
 
@@ -153,6 +132,7 @@ class ResponseWriter:
             yield from self._show(event)
         elif isinstance(event, Iteration):
             answer: str = getattr(event.detail, "answer", "") if event.edition >= 0 else ""
+            self._logprobs = read_logprobs(event) if LOGPROBS in self._echo.get("include", ()) else ()
             yield from self._answer(answer, describe_step(event), event.edition)
         elif isinstance(event, ModelCallStep):
             self._usage += event.usage
@@ -175,7 +155,7 @@ class ResponseWriter:
         place = delta.place
         if place is None:
             return
-        draft = self._draft = self._draft or _LiveAnswer(place.edition)
+        draft = self._draft = self._draft or LiveAnswer(place.edition)
         certain = draft.add(delta.text, place.at)
         if certain and not draft.has_begun:
             self._skip(place.edition)
@@ -192,15 +172,15 @@ class ResponseWriter:
             yield from self._reason(thinking)
             yield from self._say(text)
         elif draft.edition == edition:
-            yield from self._write(_MESSAGE, text[sum(map(len, draft.told)) :])
+            yield from self._write(_MESSAGE, draft.rest(text))
             yield from self._finish_message(text)
         elif text:
-            raise _build_lost_error()
+            raise build_lost_error()
         else:
             yield from self._leave(draft)
             self._skip(edition)
 
-    def _leave(self, draft: _LiveAnswer) -> Iterator[ResponseEvent]:
+    def _leave(self, draft: LiveAnswer) -> Iterator[ResponseEvent]:
         """Yield the end of an answer that was not written whole."""
         yield from self._finish_message("".join(draft.told), status="incomplete")
 
@@ -275,8 +255,9 @@ class ResponseWriter:
             yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **form.more)
 
     def _finish(self, form: _Form, parts: str, text: str, **members: object) -> Iterator[ResponseEvent]:
-        where, part = self._locate(form), {**form.empty, "text": text}
-        yield self._tell(f"{form.text}.done", **where, text=text, **form.more)
+        more = {**form.more, "logprobs": self._logprobs} if form.more and self._logprobs else form.more
+        where, part = self._locate(form), {**form.empty, **more, "text": text}
+        yield self._tell(f"{form.text}.done", **where, text=text, **more)
         yield self._tell(f"{form.part}.done", **where, part=part)
         item = {"type": form.kind, "id": self._name_item(form.prefix), **members, parts: [part]}
         yield self._close(item)
@@ -324,11 +305,3 @@ class ResponseWriter:
         return ResponseEvent(
             lost=lost, first=first, body={"type": kind, "sequence_number": self._number - 1, **members}
         )
-
-
-def _build_lost_error() -> CursorExpiredError:
-    return CursorExpiredError(
-        "The text that was told of the answer does not count any more: the process that wrote it was lost, or the "
-        "model took it back",
-        remedy="Read the response again from its start.",
-    )

@@ -58,6 +58,8 @@ _STATUSES: Final = {
 
 SEALED: Final = "reasoning.encrypted_content"
 """What a client includes that keeps its conversations itself, and sends back nothing else of a reasoning."""
+LOGPROBS: Final = "message.output_text.logprobs"
+"""What a client includes that wants the log probabilities of the answer."""
 
 
 @value

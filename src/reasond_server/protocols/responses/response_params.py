@@ -19,7 +19,7 @@ from reasond_server.protocols.openai_requests import (
     read_offer,
     require_question,
 )
-from reasond_server.protocols.responses.response_json import ECHO, SEALED
+from reasond_server.protocols.responses.response_json import ECHO, LOGPROBS, SEALED
 from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.protocols.wire_params import WireParams
 from reasond_server.types import ToolCall
@@ -82,14 +82,14 @@ class ResponseParams(WireParams):
             told["text"] = {"format": {"type": "text"}, **{name: each for name, each in self.text.items() if each}}
         if self.reasoning is not None:
             told["reasoning"] = {"effort": self.reasoning.get("effort"), "summary": self.reasoning.get("summary")}
-        if SEALED in (self.include or ()):
-            told["include"] = [SEALED]
+        if included := [name for name in (SEALED, LOGPROBS) if name in (self.include or ())]:
+            told["include"] = included
         return {**told, "warnings": list(warnings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is said of the members that are ignored, or have no effect."""
-        others = [name for name in self.include or () if name != SEALED]
+        others = [name for name in self.include or () if name not in {SEALED, LOGPROBS}]
         found = [f"include {show(name)} has no effect: nothing more is told here." for name in others[:MOST_PROBLEMS]]
         if self.truncation == "disabled":
             found.append(_NO_TRUNCATION)
@@ -186,6 +186,7 @@ def read_wish(params: ResponseParams, dialogue: Dialogue) -> Wish:
         raise InvalidRequestError.of(*problems)
     given = {name: getattr(params, name, None) for name in SAMPLING}
     given["reasoning_effort"] = (params.reasoning or {}).get("effort")
+    given["top_logprobs"] = (params.top_logprobs or 0) if LOGPROBS in (params.include or ()) else None
     return Wish(
         model=params.model,
         system=dialogue.system,
@@ -194,7 +195,7 @@ def read_wish(params: ResponseParams, dialogue: Dialogue) -> Wish:
         offer=offer,
         schema=schema,
         budget=read_bounds(params.reasond, params.max_output_tokens, tool_calls=params.max_tool_calls),
-        sampling={name: each for name, each in given.items() if (each is not None and name != "top_logprobs") or each},
+        sampling={name: each for name, each in given.items() if each is not None},
         parallel_tool_calls=params.parallel_tool_calls is not False,
     )
 

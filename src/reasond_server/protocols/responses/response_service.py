@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.conversations import Dialogue
+    from reasond_server.protocols.document_parts import DocumentTexts
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.protocols.responses.response_params import ResponseIdParams, ResponseParams
@@ -70,12 +71,14 @@ class Responses:
         catalogue: ModelCatalogue,
         counter: TokenCounter,
         attachments: Attachments,
+        documents: DocumentTexts,
     ) -> None:
         self._runs = runs
         self._desk = desk
         self._catalogue = catalogue
         self._counter = counter
         self._attachments = attachments
+        self._documents = documents
 
     async def create(self, caller: Principal, params: ResponseParams) -> dict[str, Any]:
         """Work on a request to its end, and return the response; in the background only begin.
@@ -253,6 +256,7 @@ class Responses:
         Raises:
             ReasondError: the request is refused.
         """
+        params = await self._documents.unfold(caller, params, "input")
         warnings = list(params.warnings)
         dialogue = await self._read_dialogue(caller, params, warnings)
         asked = plan(read_wish(params, dialogue), self._catalogue)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from reasond_server.testing import Reply, ScriptedModel
-from reasond_server.types import ToolCall
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel
+from reasond_server.types import TokenChance, ToolCall
 from tests.unit.protocols.chat.chatting import chunks_of, deltas_of, serve_chats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.llm.model import ChatRequest
     from tests.unit.protocols.chat.chatting import ChatSite
 
 FILE_TOOL: Final[dict[str, Any]] = {
@@ -276,3 +278,81 @@ async def test_a_client_that_leaves_cancels_its_turn() -> None:
             await asyncio.sleep(0.05)
         release.set()
     assert state == "cancelled"
+
+
+TOKENS = (
+    TokenChance(text="Hm", logprob=-0.5),
+    TokenChance(text="4", logprob=-0.25, top=(("4", -0.25), ("5", -1.5))),
+    TokenChance(text="2", logprob=0.0, top=(("2", 0.0),)),
+    TokenChance(text="\n", logprob=-0.1),
+)
+
+
+def sure_of_its_tokens() -> FunctionModel:
+    model = FunctionModel(lambda _: Reply(text="42\n", reasoning="Hm", tokens=TOKENS))
+    model.most_logprobs = 20
+    return model
+
+
+async def test_the_model_direct_tells_the_tokens_of_its_answer_whole_and_streamed() -> None:
+    async with serve_chats(sure_of_its_tokens()) as site:
+        asked = {"model": "reasond/direct", "logprobs": True, "top_logprobs": 2}
+        whole = (await site.ask(**asked)).json()["choices"][0]
+        chunks = chunks_of(await site.stream(**asked))
+        plain = (await site.ask(model="reasond/direct")).json()["choices"][0]
+    said = whole["logprobs"]["content"]
+    assert [each["token"] for each in said] == ["4", "2"]
+    assert said[0] == {
+        "token": "4",
+        "logprob": -0.25,
+        "bytes": [52],
+        "top_logprobs": [
+            {"token": "4", "logprob": -0.25, "bytes": [52]},
+            {"token": "5", "logprob": -1.5, "bytes": [53]},
+        ],
+    }
+    assert [each["choices"][0]["logprobs"] for each in chunks if each["choices"][0]["delta"].get("content")] == [
+        whole["logprobs"]
+    ]
+    assert plain["logprobs"] is None
+
+
+async def test_who_cannot_tell_log_probabilities_says_what_to_do() -> None:
+    async with serve_chats(sure_of_its_tokens()) as site:
+        strategy = await site.ask(logprobs=True)
+    async with serve_chats() as site:
+        server = await site.ask(model="reasond/direct", logprobs=True)
+    assert (strategy.status_code, strategy.json()["error"]["param"]) == (400, "logprobs")
+    assert "reasond/direct" in strategy.json()["error"]["message"]
+    assert (server.status_code, server.json()["error"]["param"]) == (400, "top_logprobs")
+    assert "tells no log probabilities" in server.json()["error"]["message"]
+
+
+async def test_several_answers_are_several_executions_whose_usage_is_added_up() -> None:
+    async with serve_chats() as site:
+        one = (await site.ask()).json()
+        several = (await site.ask(n=3, headers={"idempotency-key": "k"})).json()
+        again = (await site.ask(n=3, headers={"idempotency-key": "k"})).json()
+        refused = [
+            await site.ask(n=2, **more)
+            for more in ({"stream": True}, {"model": "reasond/react"}, {"tools": [{"function": {"name": "f"}}]})
+        ]
+    assert [each["index"] for each in several["choices"]] == [0, 1, 2]
+    assert {each["message"]["content"] for each in several["choices"]} == {"42"}
+    assert several["usage"]["total_tokens"] == 3 * one["usage"]["total_tokens"]
+    assert again["id"] == several["id"]
+    assert [(each.status_code, each.json()["error"]["param"]) for each in refused] == [(400, "n")] * 3
+
+
+async def test_an_answer_that_fails_ends_the_others() -> None:
+    calls: list[ChatRequest] = []
+
+    def reply(request: ChatRequest) -> str:
+        calls.append(request)
+        if len(calls) == 2:
+            raise ModelFailedError("no")
+        return "<answer>42</answer>"
+
+    async with serve_chats(FunctionModel(reply)) as site:
+        failed = await site.ask(n=2, headers={"idempotency-key": "k"})
+    assert failed.status_code >= 500

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +180,66 @@ async def test_choices_schemas_and_stops_are_kept() -> None:
     assert seen[0].tool_choice == "search"
     assert json.loads(parsed["content"][0]["text"]) == {"n": 42}
     assert stopped["content"][0]["text"] == "one"
+    assert (stopped["stop_reason"], stopped["stop_sequence"]) == ("stop_sequence", "END")
+    assert (parsed["stop_reason"], parsed["stop_sequence"]) == ("end_turn", None)
+
+
+async def test_a_turn_names_the_stop_sequence_too_whole_and_streamed() -> None:
+    async with serve_chats(hear([], "one END two", "one END two")) as site:
+        asked = {"tools": [SEARCH], "stop_sequences": ["never", "END"]}
+        whole = await ask(site, **asked)
+        delta = (await stream(site, **asked))[-2]["delta"]
+    assert whole["content"] == [{"type": "text", "text": "one"}]
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "END")
+    assert delta == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+
+
+@pytest.mark.parametrize("more", [{"model": "reasond/direct"}, {"tools": [SEARCH]}])
+async def test_text_comes_while_it_is_written_and_is_the_text_of_the_whole_message(more: dict[str, Any]) -> None:
+    hold = asyncio.Event()
+    said = ("The gate ", "has ", "four bars.")
+    replies = [Reply(pieces=said, hold=hold, hold_after=2, reasoning="Hm."), Reply(text="".join(said), reasoning="Hm.")]
+    asked = {"model": "reasond", "max_tokens": 2000, "messages": QUESTION, **THINKING, **more}
+    async with serve_chats(hear([], *replies)) as site:
+        lines: list[str] = []
+        async with site.client.stream("POST", MESSAGES, json={**asked, "stream": True}) as streamed:
+            async for line in streamed.aiter_lines():
+                lines.append(line)
+                if "text_delta" in line:
+                    hold.set()
+        whole = await ask(site, **asked)
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    texts = [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
+    assert len(texts) > 1
+    assert put_together(events) == whole["content"]
+
+
+async def test_what_is_said_before_a_call_is_text_whole_and_streamed() -> None:
+    before = Reply(text="I look.", tool_calls=(ToolCall(call_id="p", name="search", arguments_json='{"q": "x"}'),))
+    async with serve_chats(hear([], before, before)) as site:
+        whole = (await ask(site, tools=[SEARCH], **THINKING))["content"]
+        streamed = put_together(await stream(site, tools=[SEARCH], **THINKING))
+    assert [block["type"] for block in whole] == [block["type"] for block in streamed] == ["text", "tool_use"]
+    assert whole[0] == streamed[0] == {"type": "text", "text": "I look."}
+
+
+async def test_twenty_turns_share_a_prefix_byte_for_byte() -> None:
+    """What a prompt has up to its question is the beginning of the next one, though the line of accounting changes."""
+    seen: list[ChatRequest] = []
+    said: list[dict[str, Any]] = []
+    async with serve_chats(hear(seen, *["It is so."] * 20)) as site:
+        for number in range(20):
+            said.append({"role": "user", "content": f"Question {number}?"})
+            system = [
+                {"type": "text", "text": f"x-anthropic-billing-header: cch={number};"},
+                {"type": "text", "text": "Be brief."},
+            ]
+            answer = await ask(site, system=system, messages=said, tools=[SEARCH], **THINKING)
+            said.append({"role": "assistant", "content": answer["content"]})
+    prompts = ["\n".join(f"{message.role}: {message.content}" for message in request.messages) for request in seen]
+    assert len(prompts) == 20
+    for number, (one, other) in enumerate(itertools.pairwise(prompts)):
+        assert other.startswith(one[: one.index(f"Question {number}?")])
 
 
 async def test_tokens_are_counted_and_models_are_listed_in_both_shapes() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.testing import Reply, ScriptedModel
-from reasond_server.types import ToolCall
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel
+from reasond_server.types import TokenChance, ToolCall
 from tests.unit.protocols.chat.chatting import serve_chats
 from tests.unit.protocols.responses.responding import (
     RESPONSES,
@@ -241,16 +241,16 @@ async def test_a_file_of_text_is_read_and_others_are_refused_by_name() -> None:
     model = script("It says 7.<answer>7</answer>")
     data = base64.b64encode("Siebzehn ☂".encode()).decode()
     part = {"type": "input_file", "filename": "a.txt", "file_data": f"data:text/plain;base64,{data}"}
-    pdf = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
+    image = {"type": "input_file", "filename": "a.png", "file_data": "data:image/png;base64,iVBORw0KGgo="}
     async with serve_chats(model) as site:
         await respond(
             site, input=[{"role": "user", "content": [{"type": "input_text", "text": "What is in it?"}, part]}]
         )
-        refused = await site.client.post(RESPONSES, json={"input": [{"role": "user", "content": [pdf]}]})
+        refused = await site.client.post(RESPONSES, json={"input": [{"role": "user", "content": [image]}]})
 
     assert any("Siebzehn ☂" in message.content for message in model.requests[0].messages)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input.0.content.0.file_data")
-    assert "which 'a.pdf' is not" in refused.json()["error"]["message"]
+    assert "which 'a.png' is not" in refused.json()["error"]["message"]
     assert "send their text" in refused.json()["error"]["message"]
 
 
@@ -413,7 +413,7 @@ async def test_a_reasoning_comes_back_from_its_sealed_content_alone_and_one_of_a
     assert "6 times 7 is 42." in [one.reasoning for one in model.requests[1].messages]
     assert second["output"][0]["encrypted_content"] is None
     told = " ".join(first["reasond"]["warnings"])
-    assert "'message.output_text.logprobs' has no effect" in told
+    assert "top_logprobs has no effect: the strategy has no such parameter" in told
     assert "truncation has no effect" in told
     assert "input.3 is sealed by another server" in " ".join(second["reasond"]["warnings"])
 
@@ -518,3 +518,24 @@ async def test_text_that_turns_out_to_be_reasoning_ends_the_stream_and_the_respo
         assert "Read the response again from its start." in text
         assert text_of(whole) == "It is 42."
         assert put_together(await resume(site, first))[whole["output"][-1]["id"]] == "It is 42."
+
+
+async def test_log_probabilities_are_included_where_they_are_asked_for() -> None:
+    model = FunctionModel(
+        lambda _: Reply(text="42", tokens=(TokenChance(text="42", logprob=-0.5, top=(("42", -0.5),)),))
+    )
+    model.most_logprobs = 20
+    asked = {
+        "model": "reasond/direct",
+        "input": QUESTION,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 1,
+    }
+    async with serve_chats(model) as site:
+        whole = await respond(site, **asked)
+        again = (await site.client.get(f"{RESPONSES}/{whole['id']}")).json()
+        plain = await respond(site, model="reasond/direct", input=QUESTION, top_logprobs=1)
+    token = {"token": "42", "logprob": -0.5, "bytes": [52, 50]}
+    assert whole["output"][-1]["content"][0]["logprobs"] == [{**token, "top_logprobs": [token]}]
+    assert again["output"] == whole["output"]
+    assert plain["output"][-1]["content"][0]["logprobs"] == []

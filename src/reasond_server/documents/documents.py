@@ -1,19 +1,19 @@
-"""Material that is no plain text: takes the text out of PDF and Word documents, and names files of other kinds."""
+"""Files that are no plain text: takes the text out of PDF and Word documents, and names files of other kinds."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.cli.outcome import usage_error, warn
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_DOCUMENT_BYTES: Final = 50_000_000
 _MIB: Final = 1024 * 1024
@@ -74,6 +74,23 @@ _PROBLEMS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 )
 
 
+class UnreadableDocumentError(Exception):
+    """No text can be taken out of a file: `message` says why, `remedy` what to do, empty for nothing."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+@value
+class DocumentText:
+    """The text of a document, and what its reader is told of what was left out."""
+
+    text: str
+    warnings: Sequence[str] = ()
+
+
 @value
 class ReaderLimits:
     """What the process that reads a document may use; it is ended after `wall_s` seconds at the latest."""
@@ -122,18 +139,20 @@ def _is_text(content: bytes) -> bool:
     return b"\x00" not in content
 
 
-def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, limits: ReaderLimits | None = None) -> str:
+def read_document(
+    content: bytes, kind: str, shown: str, *, most_bytes: int, limits: ReaderLimits | None = None
+) -> DocumentText:
     """Return the text of a document of `kind`, "pdf" or "docx"; `shown` names the file in messages.
 
     Raises:
-        CommandError: the file has another kind, no text or too much of it, is damaged or encrypted, or took longer or
-            more memory than `limits`; or the extra for documents is not installed.
+        UnreadableDocumentError: the file has another kind, no text or too much of it, is damaged or encrypted, or took
+            longer or more memory than `limits`; or the extra for documents is not installed.
     """
     if kind not in _LIBRARIES:
-        raise usage_error(f"{shown} is {kind}, no text", _AS_TEXT)
+        raise UnreadableDocumentError(f"{shown} is {kind}, no text", _AS_TEXT)
     name = _NAMES[kind]
     if importlib.util.find_spec(_LIBRARIES[kind]) is None:
-        raise usage_error(
+        raise UnreadableDocumentError(
             f"{shown} is a {name}, and what reads it is not installed",
             "Install it with: pip install 'reasond-server[documents]'",
         )
@@ -142,28 +161,36 @@ def read_document(content: bytes, kind: str, shown: str, *, most_bytes: int, lim
     if "problem" in outcome:
         problem, remedy = _PROBLEMS[outcome["problem"]]
         figures = {"most_bytes": most_bytes, "memory_mib": limits.memory_bytes // _MIB, "cpu_s": limits.cpu_s}
-        raise usage_error(f"{shown} is a {name} that {problem.format(**figures)}", remedy)
+        raise UnreadableDocumentError(f"{shown} is a {name} that {problem.format(**figures)}", remedy)
     pages, blank = outcome["pages"], outcome["blank"]
     if blank == pages:
-        raise usage_error(
+        raise UnreadableDocumentError(
             f"{shown} is a {name} without text, as scanners make them" if kind == "pdf" else f"{shown} holds no text",
             "Run text recognition over it first, such as ocrmypdf, and ask about the result." if kind == "pdf" else "",
         )
+    warnings = []
     if blank:
-        warn(f"{blank} of the {pages} pages of {shown} have no text, and are left out: pictures, or scanned")
+        warnings.append(f"{blank} of the {pages} pages of {shown} have no text, and are left out: pictures, or scanned")
     if outcome.get("left_out"):
-        warn(f"what was left out of {shown}, because it is no text that can be read: {', '.join(outcome['left_out'])}")
-    return str(outcome["text"])
+        left_out = ", ".join(outcome["left_out"])
+        warnings.append(f"what was left out of {shown}, because it is no text that can be read: {left_out}")
+    return DocumentText(text=str(outcome["text"]), warnings=tuple(warnings))
 
 
 def _run_reader(content: bytes, kind: str, *, most_bytes: int, limits: ReaderLimits) -> Mapping[str, Any]:
     """Let a process of its own read the document, and return what it told."""
     # -P: modules of the working directory are not imported.
-    command = [sys.executable, "-P", "-m", "reasond_server.cli.document_reader", kind]
+    command = [sys.executable, "-P", "-m", "reasond_server.documents.document_reader", kind]
     command += map(str, (most_bytes, limits.cpu_s, limits.memory_bytes))
     try:
         done = subprocess.run(  # noqa: S603 - our own module, with numbers
-            command, input=content, capture_output=True, timeout=limits.wall_s, check=False
+            command,
+            input=content,
+            capture_output=True,
+            timeout=limits.wall_s,
+            check=False,
+            # The variables of a server are keys, and what reads a hostile file needs none.
+            env={name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
         )
         outcome = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):

@@ -9,9 +9,14 @@ from docx import Document
 from pypdf import PdfWriter
 from pypdf.generic import ArrayObject, DictionaryObject, NameObject, TextStringObject
 
-from reasond_server.cli.documents import ReaderLimits, find_kind, may_be_document, read_document
-from reasond_server.cli.outcome import CommandError, ExitCode
-from tests.unit.cli.document_samples import (
+from reasond_server.documents.documents import (
+    ReaderLimits,
+    UnreadableDocumentError,
+    find_kind,
+    may_be_document,
+    read_document,
+)
+from tests.unit.documents.document_samples import (
     build_deflated_pdf,
     build_docx,
     build_endless_pdf,
@@ -27,13 +32,12 @@ PART = "word/document.xml"
 
 
 def read(content: bytes, *, most_bytes: int = MOST, limits: ReaderLimits | None = None) -> str:
-    return read_document(content, find_kind(content), "the file 'x'", most_bytes=most_bytes, limits=limits)
+    return read_document(content, find_kind(content), "the file 'x'", most_bytes=most_bytes, limits=limits).text
 
 
 def find_refusal(content: bytes, *, most_bytes: int = MOST, limits: ReaderLimits | None = None) -> str:
-    with pytest.raises(CommandError) as caught:
+    with pytest.raises(UnreadableDocumentError) as caught:
         read(content, most_bytes=most_bytes, limits=limits)
-    assert caught.value.code is ExitCode.BAD_REQUEST
     return f"{caught.value.message}. {caught.value.remedy}"
 
 
@@ -48,9 +52,10 @@ def test_the_text_of_a_word_document_is_taken_with_its_tables() -> None:
     assert read(content) == "Früher\nspäter\nSun\t7 min\nMoon\t1 s"
 
 
-def test_pages_without_text_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert read(build_pdf(["one", "", ""])) == "one"
-    assert "2 of the 3 pages of the file 'x' have no text" in capsys.readouterr().err
+def test_pages_without_text_are_told() -> None:
+    document = read_document(build_pdf(["one", "", ""]), "pdf", "the file 'x'", most_bytes=MOST)
+    assert document.text == "one"
+    assert "2 of the 3 pages of the file 'x' have no text" in document.warnings[0]
 
 
 def test_a_scanned_pdf_and_an_empty_document_say_what_to_do() -> None:
@@ -99,7 +104,7 @@ def test_a_document_cannot_bring_in_other_files(tmp_path: Path) -> None:
     content = replace_part(build_docx(["x"]), PART, part.encode())
     try:
         text = read(content)
-    except CommandError as error:
+    except UnreadableDocumentError as error:
         text = error.message
     assert "canary" not in text
 
@@ -234,11 +239,13 @@ def test_headers_and_footers_are_read_after_the_text() -> None:
     }
 
 
-def test_what_is_no_text_in_a_word_document_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_text_in_a_word_document_is_told() -> None:
     body = "<w:p><w:r><w:t>See</w:t><w:drawing><a:blip xmlns:a='a'/></w:drawing></w:r></w:p><w:altChunk/>"
     document = f"<w:document {WORD}><w:body>{body}</w:body></w:document>"
-    assert read(replace_part(build_docx([]), PART, document.encode())) == "See"
-    assert "1 picture, 1 embedded file" in capsys.readouterr().err
+    content = replace_part(build_docx([]), PART, document.encode())
+    found = read_document(content, "docx", "the file 'x'", most_bytes=MOST)
+    assert found.text == "See"
+    assert "1 picture, 1 embedded file" in found.warnings[0]
 
 
 def test_what_is_filled_in_into_a_form_and_noted_on_a_page_is_read() -> None:

@@ -214,7 +214,10 @@ READERS: Final[Mapping[str, Callable[[BinaryIO, int], Mapping[str, Any]]]] = {"p
 def main(arguments: Sequence[str]) -> None:
     """Read stdin as `arguments` say: kind, most bytes of text, seconds of CPU time, bytes of memory."""
     kind, most_bytes, cpu_s, memory_bytes = arguments[0], *map(int, arguments[1:4])
-    for limit, value in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, memory_bytes), (resource.RLIMIT_CORE, 0)):
+    limits = {resource.RLIMIT_CPU: cpu_s, resource.RLIMIT_AS: memory_bytes}
+    # It writes no file.
+    limits |= {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    for limit, value in limits.items():
         # Not every system can bound all of them; the parent ends the process in any case.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (value, value))
