@@ -21,6 +21,7 @@ _NONCE_LETTERS = 28
 _LETTER_OF_BYTE = (string.ascii_lowercase.encode() * 10)[:256]
 _UNFIT_BYTES = bytes(range(9 * len(string.ascii_lowercase), 256))
 _SPARE_BYTES = 20
+_POWERS = [26**place for place in range(_NONCE_LETTERS)]
 
 
 def new_nonce() -> str:
@@ -33,11 +34,7 @@ def new_nonce() -> str:
 
 def encode_nonce(number: int) -> str:
     """Return the nonce of `number` (0 or more): 28 lower-case letters, its lowest digits in base 26."""
-    letters: list[str] = []
-    for _ in range(_NONCE_LETTERS):
-        number, letter = divmod(number, len(string.ascii_lowercase))
-        letters.append(string.ascii_lowercase[letter])
-    return "".join(letters)
+    return "".join([string.ascii_lowercase[number // power % 26] for power in _POWERS])
 
 
 @value

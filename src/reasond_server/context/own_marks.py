@@ -76,7 +76,7 @@ def _choose_answer(content: str, behind: str) -> tuple[str, str]:
     if not answers:
         return "", ""
     last = answers[-1]
-    if find_value(answers[0]) and not find_value(last):
+    if len(answers) > 1 and find_value(answers[0]) and not find_value(last):
         last = answers[0]
     return last, "\n".join([part for part in answers if part is not last])
 
