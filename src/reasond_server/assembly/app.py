@@ -28,12 +28,14 @@ from reasond_server.assembly.instruments import (
 from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import StoreWatch
 from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
+from reasond_server.assembly.webhooks import build_courier
 from reasond_server.assembly.workshops import build_engine, build_repair_worker, open_workshop
 from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
 from reasond_server.config import require_servable
 from reasond_server.config.sources import FileWatch
 from reasond_server.console.console_pages import CONSOLE_PATH, build_console_pages
 from reasond_server.errors.base import InternalError
+from reasond_server.eventlog.writer import tell_nobody
 from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
@@ -60,6 +62,7 @@ from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
 from reasond_server.turns.history import TURN
+from reasond_server.webhooks.webhook_messages import add_notices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
     from reasond_server.services.declaration import Service
     from reasond_server.telemetry.span_export import SpanSink
     from reasond_server.types import Json
+    from reasond_server.webhooks.courier import Courier
 
 __all__ = ["Listening", "Server", "serve"]
 
@@ -135,7 +139,7 @@ class Server:
         self._named_models = {name: trace_model(one, tracing=self._tracing) for name, one in named_models.items()}
         self._verification = build_verification(loaded, dev=dev, now=self._clock.now, observer=observer)
         self._agent_tokens = build_agent_tokens(settings.auth, signing=self._verification.signing, now=self._clock.now)
-        self._limit_backend = build_limit_backend(settings.limits, observer=observer)
+        self._limit_backend = build_limit_backend(settings.limits, observer=observer, on_settled=self._note_budget)
         self._watch = FileWatch(loaded, environ=environ, apply=self._verification.reload)
         self._watching: list[asyncio.Task[None]] = []
         self._attachments: Attachments | None = None
@@ -149,6 +153,7 @@ class Server:
         self._engine: TemporalEngine | None = None
         self._workshop: OpenedWorkshop | None = None
         self._core: Core | None = None
+        self._courier: Courier | None = None
         self._grpc: GrpcServer | None = None
         self._http_app: HttpApp | None = None
         self._http: HttpServer | None = None
@@ -234,7 +239,7 @@ class Server:
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
-        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop):
+        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop, self._courier):
             if part is not None:
                 await part.aclose()
         for task in self._watching:
@@ -257,6 +262,7 @@ class Server:
         if settings.repair.enabled or settings.reasoning.program_environment:
             self._workshop = await open_workshop(settings.repair)
         self._engine = engine = build_engine(settings, stores, self._environ)
+        self._courier = courier = build_courier(settings.webhooks, stores, self._clock, self._telemetry.observer)
         self._core = core = assemble(
             settings,
             model=self._model,
@@ -271,6 +277,7 @@ class Server:
             backends=self._named_models,
             workshop=None if self._workshop is None else self._workshop.workshop,
             engine=engine,
+            tell=tell_nobody if courier is None else partial(add_notices, settings.webhooks.endpoints),
         )
         if engine is not None and self._workshop is not None:
             worker = build_repair_worker(
@@ -299,6 +306,13 @@ class Server:
         if self._server_metrics is not None:
             self._server_metrics.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
+        if courier is not None:
+            courier.begin()
+
+    def _note_budget(self, tenant: str, subject: str, left: float) -> None:
+        """Tell receivers of a caller whose budget of the day is near its end; `left` is the share that is left."""
+        if self._courier is not None:
+            self._courier.note_budget(tenant, subject, left)
 
     def _set_usable(self, is_usable: bool) -> None:  # noqa: FBT001 - a callback
         """Report ready or not with the store, unless the server drains."""

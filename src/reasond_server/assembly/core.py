@@ -23,6 +23,7 @@ from reasond_server.assembly.limit_backend import audited_account
 from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, open_memory_stores, open_stores
 from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
+from reasond_server.eventlog.writer import tell_nobody
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.llm.wrapped_models import PreferredModels
@@ -53,12 +54,12 @@ from reasond_server.types.tasks import MeasuredChoice
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.assembly.stores import Stores
     from reasond_server.config import Settings
-    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.eventlog.store import Append, ExecutionStore
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -187,11 +188,13 @@ def assemble(
     backends: Mapping[str, ChatModel] | None = None,
     workshop: Workshop | None = None,
     engine: RepairEngine | None = None,
+    tell: Callable[[Append], Append] = tell_nobody,
 ) -> Core:
     """Assemble the core from `settings`; `registry` and `tools` replace the discovery by entry points.
 
     `engine` works repairs out elsewhere. `backends` are the models that tasks, modes of turns and [repair] may name.
-    `workshop` is where checks of repairs and programs of models run; without one no code is run.
+    `workshop` is where checks of repairs and programs of models run; without one no code is run. `tell` adds to what is
+    appended whom it is told.
 
     Tool servers are not connected before `Core.tools` is started.
 
@@ -205,7 +208,7 @@ def assemble(
     tools = build_tools(settings.tools, observer=observer) if tools is None else tools
     in_memory = open_memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
     store = store or in_memory.executions
-    kept_snapshots = snapshots or in_memory.snapshots
+    kept_snapshots, directory = snapshots or in_memory.snapshots, directory or in_memory.agents
     models = _build_offered_models(settings, model, backends := backends or {})
     programs = _build_programs(settings, workshop, observer=observer)
     kind = ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
@@ -224,8 +227,8 @@ def assemble(
         observer=observer,
         tracing=tracing,
         sweep=lambda limit: kept_snapshots.sweep(now=clock.expiry_now(), limit=limit),
+        tell=tell,
     )
-    directory = directory or in_memory.agents
     desks = _build_desks(settings, store=store, runner=runner, clock=clock)
     return Core(
         reasoning=_assemble_reasoning(

@@ -37,6 +37,7 @@ from reasond_server.telemetry.observers import (
     REENTRY_OUTCOMES,
     TURN_EXITS,
     UNOBSERVED,
+    WEBHOOK_OUTCOMES,
 )
 from reasond_server.telemetry.span_export import TracingOptions, build_sink
 from reasond_server.tools.mcp import build_tool_name
@@ -191,6 +192,7 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
                 *HANDOFF_OUTCOMES,
                 *REENTRY_OUTCOMES,
                 *API_KEY_OUTCOMES,
+                *WEBHOOK_OUTCOMES,
                 *(status.value for status in CheckStatus),
             }
         ),

@@ -13,7 +13,7 @@ from reasond_server.access import audit
 from reasond_server.access.permissions import Operation
 from reasond_server.errors.base import SettingsError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
-from reasond_server.limits.callers import CallerLimits, SharedHealth
+from reasond_server.limits.callers import CallerLimits, SharedHealth, ignore_settled
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Principal
 from reasond_server.types.values import value
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.config import LimitsSettings
     from reasond_server.errors.limits import TokenBudgetExhaustedError
     from reasond_server.limits.budgets import TokenLedger
+    from reasond_server.limits.callers import OnSettled
     from reasond_server.limits.request_limits import RequestAdmission, RequestGate, RequestLimits
     from reasond_server.limits.shared import RedisSlots, RedisTokenLedger
     from reasond_server.llm.metered_model import TokenAccount
@@ -51,7 +52,9 @@ class LimitBackend:
             await self.redis.aclose()
 
 
-def build_limit_backend(settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED) -> LimitBackend:
+def build_limit_backend(
+    settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED, on_settled: OnSettled = ignore_settled
+) -> LimitBackend:
     """Return the limits that `settings` ask for, which report refusals to `observer`; absent limits cost nothing.
 
     Raises:
@@ -61,7 +64,9 @@ def build_limit_backend(settings: LimitsSettings, *, observer: LimitObserver = U
     redis = _open_redis(settings) if settings.storage == "redis" else None
     gate, slots = _build_gate(settings, health, redis, observer)
     ledger, tokens = _build_ledger(settings, health, redis)
-    callers = CallerLimits(gate=gate, ledger=ledger, weights=settings.weights, by=settings.by, observer=observer)
+    callers = CallerLimits(
+        gate=gate, ledger=ledger, weights=settings.weights, by=settings.by, observer=observer, on_settled=on_settled
+    )
     return LimitBackend(callers=callers, health=health, redis=redis, slots=slots, tokens=tokens)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 # Keys that may hold a secret by mistake, such as an API key instead of the name of its variable.
-_SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends")
+_SENSITIVE = ("auth.keys", "llm.api_key_env", "llm.base_url", "llm.backends", "webhooks.endpoints")
 _NAMES_OF_STRATEGIES = ("reasoning.default_strategy", "reasoning.enabled_strategies[")
 _UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}
 _STRATEGY_PARTS = 4

@@ -54,6 +54,10 @@ _SAMPLES = {
         '[repair.environments.python]\npreset = "python"\nroot = "/srv/environments/python"\n'
         'description = "Python 3.13 with pytest"'
     ),
+    "webhooks.endpoints": (
+        '[webhooks.endpoints.desk]\nurl = "https://desk.example.com/hooks"\n'
+        'secrets = ["whsec_YW4tZXhhbXBsZS1yZXBsYWNlLWl0LW5vdyE="]\nevents = ["turn.waiting"]'
+    ),
     "store.tenant_retention_s": "acme = 86400.0",
     "reasoning.strategies": (
         "[reasoning.strategies.bounded_context]\ndefault_max_iterations = 5\nmax_allowed_iterations = 50"

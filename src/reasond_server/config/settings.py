@@ -28,6 +28,7 @@ from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
 from reasond_server.types.tasks import TaskForm  # noqa: TC001 - pydantic reads it
+from reasond_server.webhooks.webhook_policy import WebhookPolicy
 
 
 def _require_free(name: str) -> str:
@@ -413,3 +414,4 @@ class Settings(Section):
     metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     logs: LogsSettings = Field(default_factory=LogsSettings)
     tracing: TracingSettings = Field(default_factory=TracingSettings)
+    webhooks: WebhookPolicy = Field(default_factory=WebhookPolicy)

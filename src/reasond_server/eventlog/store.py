@@ -103,6 +103,22 @@ class SessionEnd:
 
 
 @value
+class Notice:
+    """A message for the receiver `endpoint` that tells of an execution; `body` is JSON text without content.
+
+    It is stored with the append that it is about. `sequence` is the last event of the log at that time. The id is made
+    of the execution and the sequence, so that whoever tells it again tells the same id.
+    """
+
+    notice_id: str
+    endpoint: str
+    tenant: str
+    execution_id: str
+    sequence: int
+    body: str
+
+
+@value
 class Append:
     """Entries for the end of one log, and the execution as it is afterwards.
 
@@ -121,6 +137,8 @@ class Append:
     The append of a LastEvent also frees the session of the execution and raises its revision. With a `session_end` the
     session gets its state and its `expire_time`, without one it keeps both. All ended executions of the session are
     then kept as long as the session.
+
+    `notices` are stored in the same transaction, where the store is a database.
     """
 
     execution: Execution
@@ -132,6 +150,7 @@ class Append:
     keeps_plan: bool = False
     creation: Creation | None = None
     session_end: SessionEnd | None = None
+    notices: Sequence[Notice] = ()
 
 
 @value

@@ -34,17 +34,23 @@ _TROUBLE_S = 3.0
 _LOOK_AGAIN_S = 1.0
 
 
+def tell_nobody(part: Append) -> Append:
+    """Return `part` as it is: nobody is told of it."""
+    return part
+
+
 @dataclass(eq=False, kw_only=True)
 class LogWriter:
     """Collects the entries that are appended during a commit, and commits them next.
 
     If the store cannot be reached, the same transaction is tried again, after 50 ms at first and 2 s at most, until the
     store accepts or refuses it. `random` spreads the waits. While the store has not answered for `hangs_after_s`
-    seconds, no new execution starts, because uncommitted entries stay in memory.
+    seconds, no new execution starts, because uncommitted entries stay in memory. `tell` adds the notices of a part.
     """
 
     store: ExecutionStore
     random: Callable[[], float]
+    tell: Callable[[Append], Append] = tell_nobody
     observer: RunObserver = UNOBSERVED
     hangs_after_s: float = 5.0
 
@@ -144,7 +150,7 @@ class LogWriter:
             del self._waiting[log]
             part = log.take()
             if part is not None:
-                batch.append((log, part))
+                batch.append((log, self.tell(part)))
         if not batch:
             return
         loop = asyncio.get_running_loop()

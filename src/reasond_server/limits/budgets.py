@@ -62,19 +62,26 @@ class TokenLedger(Protocol):
         """
         ...
 
-    async def settle(self, reservation: Reservation, *, used: int) -> None:
-        """Return unused tokens, or charge those used beyond the reservation; a second settlement changes nothing."""
+    async def settle(self, reservation: Reservation, *, used: int) -> float | None:
+        """Return unused tokens, or charge those used beyond the reservation; a second settlement changes nothing.
+
+        Return the share that is left of the tokens of a day; None if it is unknown, or there is no such limit.
+        """
         ...
 
 
 @value
 class CallerAccount:
-    """The budget of one caller in `ledger`; `on_refused` is called for each model call that it does not cover."""
+    """The budget of one caller in `ledger`; `on_refused` is called for each model call that it does not cover.
+
+    `on_settled` is told the share of the tokens of a day that is left.
+    """
 
     ledger: TokenLedger
     caller: str
     observer: LimitObserver
     on_refused: Callable[[TokenBudgetExhaustedError], None]
+    on_settled: Callable[[float], None] = lambda _: None
 
     async def reserve(self, *, least: int, most: int) -> Reservation:
         """Reserve tokens for a model call. Raises the same errors as TokenLedger.reserve."""
@@ -90,7 +97,9 @@ class CallerAccount:
     async def settle(self, reservation: Reservation, *, used: int) -> None:
         """See TokenLedger."""
         self.observer.tokens_settled(reservation.tokens, used)
-        await self.ledger.settle(reservation, used=used)
+        left = await self.ledger.settle(reservation, used=used)
+        if left is not None:
+            self.on_settled(left)
 
 
 def build_refusal(limits: TokenLimits, *, least: int, left: int, wait_s: float | None) -> TokenBudgetExhaustedError:
@@ -159,14 +168,16 @@ class MemoryTokenLedger:
         self._open.add(reservation.id)
         return reservation
 
-    async def settle(self, reservation: Reservation, *, used: int) -> None:
+    async def settle(self, reservation: Reservation, *, used: int) -> float | None:
         """See TokenLedger."""
         if reservation.id not in self._open:
-            return
+            return None
         self._open.remove(reservation.id)
-        back = reservation.tokens - used
+        back, left = reservation.tokens - used, None
         for bucket in self._fill_buckets(reservation.caller):
             bucket.level = min(bucket.capacity, bucket.level + back)
+            left = bucket.level / bucket.capacity if bucket.seconds == DAY_S else None
+        return left
 
     def _fill_buckets(self, caller: str) -> list[_Bucket]:
         """Return the buckets of `caller`, refilled up to now."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from reasond_server.limits.budgets import CallerAccount
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from reasond_server.errors.limits import TokenBudgetExhaustedError
     from reasond_server.limits.budgets import TokenLedger
@@ -56,8 +58,19 @@ class SharedHealth:
         self._failed_s = None
 
 
+OnSettled = Callable[[str, str, float], None]
+"""Is told tenant, subject (empty if the tenant is the caller) and the share of the tokens of a day that is left."""
+
+
+def ignore_settled(_tenant: str, _subject: str, _left: float) -> None:
+    """Do nothing."""
+
+
 class CallerLimits:
-    """The limits of callers; a caller is a subject within its tenant, or a tenant."""
+    """The limits of callers; a caller is a subject within its tenant, or a tenant.
+
+    `on_settled` is told what is left of a budget of the day after each model call.
+    """
 
     def __init__(
         self,
@@ -67,12 +80,14 @@ class CallerLimits:
         weights: Mapping[str, int],
         by: Literal["subject", "tenant"] = "subject",
         observer: LimitObserver = UNOBSERVED,
+        on_settled: OnSettled = ignore_settled,
     ) -> None:
         self._observer = observer
         self._gate = gate
         self._ledger = ledger
         self._weights = weights
         self._by = by
+        self._on_settled = on_settled
 
     async def admit(self, principal: Principal, strategy: str) -> ExecutionPermit | None:
         """Count an execution of `strategy` by its weight; return a permit to leave at its end; None without limits.
@@ -107,6 +122,7 @@ class CallerLimits:
             caller=self._name_caller(tenant, subject),
             observer=self._observer,
             on_refused=on_refused,
+            on_settled=partial(self._on_settled, tenant, "" if self._by == "tenant" else subject),
         )
 
     def _name_caller(self, tenant: str, subject: str) -> str:

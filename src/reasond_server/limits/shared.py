@@ -110,13 +110,13 @@ class Fallback:
         self._on_failure = on_failure
         self._timeout_s = timeout_s
 
-    async def attempt(self, shared: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run `shared`; do nothing if Redis cannot be reached."""
+    async def attempt(self, shared: Callable[[], Coroutine[Any, Any, T | None]]) -> T | None:
+        """Return the result of `shared`; None if Redis cannot be reached."""
 
-        async def skip() -> object:
+        async def skip() -> T | None:
             return None
 
-        await Fallback(health=self._health, on_failure="local", timeout_s=self._timeout_s).ask(
+        return await Fallback(health=self._health, on_failure="local", timeout_s=self._timeout_s).ask(
             shared, local=skip, unlimited=lambda: None
         )
 
@@ -201,21 +201,24 @@ return {granted, wait}
 """
 )
 # KEYS as above. ARGV: tokens used, then capacity and seconds of each bucket. The call that gives up a reservation may
-# arrive before the one that makes it; in this case the script stores a mark that prevents the reservation.
+# arrive before the one that makes it; in this case the script stores a mark that prevents the reservation. Returns the
+# share of the tokens of a day that is left, empty if there is none.
 _SETTLE: Final = (
     _FILL
     + """
 local reserved = redis.call('GETDEL', KEYS[2])
 if tonumber(reserved or 'x') == nil then
   redis.call('SET', KEYS[2], 'settled', 'EX', 60)
-  return 0
+  return ''
 end
-local back = (tonumber(reserved) - tonumber(ARGV[1])) * 1000
+local left, back = '', (tonumber(reserved) - tonumber(ARGV[1])) * 1000
 for place = 1, (#ARGV - 1) / 2 do
   local capacity, seconds = tonumber(ARGV[place * 2]), tonumber(ARGV[1 + place * 2])
-  keep(place, math.min(capacity * 1000, fill(place, capacity, seconds) + back), capacity, seconds)
+  local level = math.min(capacity * 1000, fill(place, capacity, seconds) + back)
+  keep(place, level, capacity, seconds)
+  if seconds == 86400 then left = string.format('%.6f', level / (capacity * 1000)) end
 end
-return 1
+return left
 """
 )
 
@@ -258,17 +261,18 @@ class RedisTokenLedger:
             raise build_refusal(self._limits, least=least, left=int(granted), wait_s=wait_s)
         return Reservation(id=number, caller=caller, tokens=int(granted))
 
-    async def settle(self, reservation: Reservation, *, used: int) -> None:
+    async def settle(self, reservation: Reservation, *, used: int) -> float | None:
         """See TokenLedger. Raises the same errors as `reserve`."""
         try:
-            await self._run_settlement(reservation, used)
+            return await self._run_settlement(reservation, used)
         except asyncio.CancelledError:
             self._settle_in_task(reservation, used)
             raise
 
-    async def _run_settlement(self, reservation: Reservation, used: int) -> None:
+    async def _run_settlement(self, reservation: Reservation, used: int) -> float | None:
         keys = self._build_keys(reservation.caller, reservation.id)
-        await self._settle(keys=keys, args=[str(used), *self._buckets])
+        left = await self._settle(keys=keys, args=[str(used), *self._buckets])
+        return float(left) if left else None
 
     def _settle_in_task(self, reservation: Reservation, used: int) -> None:
         """Settle the reservation in a task, because no caller waits for it any more."""
@@ -312,15 +316,14 @@ class FallbackLedger:
             unlimited=lambda: Reservation(id=_UNLIMITED, caller=caller, tokens=most),
         )
 
-    async def settle(self, reservation: Reservation, *, used: int) -> None:
+    async def settle(self, reservation: Reservation, *, used: int) -> float | None:
         """See TokenLedger; a reservation that cannot be settled counts as spent."""
         if reservation.id == _UNLIMITED:
-            return
+            return None
         if reservation.id in self._made_locally:
             self._made_locally.discard(reservation.id)
-            await self._local.settle(reservation, used=used)
-            return
-        await self._fallback.attempt(lambda: _await(self._shared.settle(reservation, used=used)))
+            return await self._local.settle(reservation, used=used)
+        return await self._fallback.attempt(lambda: _await(self._shared.settle(reservation, used=used)))
 
 
 # KEYS: the caller's slots, a sorted set by expiry in milliseconds. ARGV of all scripts: the milliseconds of a lease,

@@ -17,7 +17,7 @@ from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
 from reasond_server.errors.request import RequestIdReusedError
 from reasond_server.eventlog.leases import Sweep, Tenure, sweep_nothing
 from reasond_server.eventlog.store import Creation, Lease
-from reasond_server.eventlog.writer import LogWriter
+from reasond_server.eventlog.writer import LogWriter, tell_nobody
 from reasond_server.runs.admission import Admission, Place, Releasable
 from reasond_server.runs.live_runs import LiveRuns, Load, RunnerLimits
 from reasond_server.runs.phase import Trigger
@@ -33,7 +33,7 @@ from reasond_server.types import Execution, ExecutionState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.eventlog.store import Claim, ExecutionStore
+    from reasond_server.eventlog.store import Append, Claim, ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.runs.run import Run, Work
     from reasond_server.runs.run_factory import PreparedRun, WorkKind
@@ -162,7 +162,7 @@ class Runner:
     """Starts executions and drives them to their end, with or without subscribers.
 
     `kinds` restore the work that other processes left behind. `begin` starts the upkeep: leases, recovery, retention,
-    and `sweep` for what is stored beside the logs.
+    and `sweep` for what is stored beside the logs. `tell` adds to what is appended whom it is told.
     `request_ids` finds known requests, `runs` holds the active runs.
     """
 
@@ -179,6 +179,7 @@ class Runner:
         observer: WorkObserver = UNOBSERVED,
         tracing: Tracing | None = None,
         sweep: Sweep = sweep_nothing,
+        tell: Callable[[Append], Append] = tell_nobody,
     ) -> None:
         self._store = store
         self._model_name = model.name
@@ -188,7 +189,7 @@ class Runner:
         self.request_ids = RequestIds(store=store, runs=self.runs.by_id, queue_timeout_s=limits.queue_timeout_s)
         self._lease = Lease(owner=clock.new_id(), seconds=limits.lease_s)
         self._admission = _open_admission(limits, observer)
-        self._writer = LogWriter(store=store, random=clock.random, observer=observer)
+        self._writer = LogWriter(store=store, random=clock.random, tell=tell, observer=observer)
         new_tenure = partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
         self._factory = RunFactory(
             model=model,

@@ -32,6 +32,7 @@ TABLES: Final = frozenset(
         "snapshot_contents",
         "payloads",
         "store_clock",
+        "notices",
     }
 )
 """The tables of this release."""

@@ -261,6 +261,7 @@ SERVER: Final = (
         "reasond_store_failures{reason}",
         "Writes that the store did not take: attempts that failed, and parts that were refused.",
     ),
+    _counter("reasond_webhooks{outcome}", "Attempts to send webhooks: delivered, failed (it is sent again), given_up."),
     _gauge(
         "reasond_store_fill_ratio",
         "Share of the store that is taken by what cannot make room; 0 for PostgreSQL, whose bounds are not known.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.catalogue import Registry, Vocabulary
-from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS
+from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS, WEBHOOK_OUTCOMES
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
@@ -241,6 +241,10 @@ class Meters(TurnMeters, RepairMeters):
         """See ProgramObserver."""
         self._histograms["reasond_program_duration_seconds"][outcome].observe(duration_s)
 
+    def webhook_sent(self, outcome: str) -> None:
+        """See WebhookObserver."""
+        self._counters["reasond_webhooks"][outcome].inc()
+
     def loop_lagged(self, lag_s: float) -> None:
         """Record the delay of the event loop in seconds."""
         self._histograms["reasond_event_loop_lag_seconds"][()].observe(lag_s)
@@ -285,6 +289,7 @@ class Meters(TurnMeters, RepairMeters):
             "reasond_executions_left": ("handed_over", "lost", "fenced"),
             "reasond_turns": TURN_EXITS,
             "reasond_handoffs": HANDOFF_OUTCOMES,
+            "reasond_webhooks": WEBHOOK_OUTCOMES,
         }
         for name, values in rare.items():
             for label in values:

@@ -20,6 +20,7 @@ PROGRAM_OUTCOMES: Final = ("ok", "failed", "limited", "not_run")
 TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
 HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
 REENTRY_OUTCOMES: Final = ("accepted", "replayed")
+WEBHOOK_OUTCOMES: Final = ("delivered", "failed", "given_up")
 API_KEY_OUTCOMES: Final = ("accepted", "expired", "revoked")
 
 
@@ -269,6 +270,14 @@ class RepairObserver(Protocol):
         return
 
 
+class WebhookObserver(Protocol):
+    """Reports of webhooks."""
+
+    def webhook_sent(self, outcome: str) -> None:
+        """Record an attempt: "delivered", "failed" (it is sent again) or "given_up"."""
+        return
+
+
 class Observer(
     CallObserver,
     AccessObserver,
@@ -280,6 +289,7 @@ class Observer(
     ProgramObserver,
     TurnObserver,
     RepairObserver,
+    WebhookObserver,
     Protocol,
 ):
     """All observers in one."""

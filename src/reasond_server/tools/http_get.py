@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import fnmatch
-import socket
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 from urllib.parse import urljoin
 
@@ -21,6 +19,7 @@ from reasond_server.tools.tool import (
     ToolContext,
     ToolFailedError,
 )
+from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -33,11 +32,7 @@ if TYPE_CHECKING:
 
 _MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_HEADERS: Final = {
-    "User-Agent": "reasond",
-    "Accept-Encoding": "identity",
-    "Accept": "text/*, application/json, */*;q=0.1",
-}
+_HEADERS: Final = {"Accept": "text/*, application/json, */*;q=0.1"}
 _BODY_OVERHEAD_BYTES: Final = 65_536
 
 
@@ -83,7 +78,7 @@ class HttpGet(ModelledTool[HttpGetArguments]):
     ) -> None:
         self._policy = policy
         self._limits = limits
-        self._resolve = resolve or _resolve_host
+        self._resolve = resolve
         self._trusted = trusted
         self.timeout_s = limits.timeout_s
         # JSON may write one byte as six characters.
@@ -96,54 +91,31 @@ class HttpGet(ModelledTool[HttpGetArguments]):
             ArgumentsRefusedError: the policy refuses the URL.
             ToolFailedError: the fetch failed, or the URL redirects to one that the policy refuses.
         """
-        import aiohttp  # noqa: PLC0415 - it takes a while, and most servers never fetch
-
         url = arguments.url
         try:
             for _ in range(_MAX_REDIRECTS + 1):
                 target = self._policy.vet_url(url)
-                addresses = await self._policy.vet_addresses(target, self._resolve)
-                answer = await self._fetch(target, addresses)
+                answer = await self._fetch(target)
                 if isinstance(answer, dict):
                     return answer
                 url = urljoin(target.url, answer)
         except RefusedAddressError as error:
             kind = ArgumentsRefusedError if url == arguments.url else ToolFailedError
             raise kind(str(error)) from None
-        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            raise ToolFailedError(f"{show(url)} could not be fetched: {_describe_cause(error)}") from None
+        except find_failures() as error:
+            raise ToolFailedError(f"{show(url)} could not be fetched: {describe_cause(error)}") from None
         raise ToolFailedError(f"{show(arguments.url)} was redirected more than {_MAX_REDIRECTS} times")
 
-    async def _fetch(self, target: Target, addresses: Sequence[str]) -> dict[str, Any] | str:
+    async def _fetch(self, target: Target) -> dict[str, Any] | str:
         """Return the document, or the address of a redirect."""
-        import aiohttp  # noqa: PLC0415 - as above
-        from yarl import URL  # noqa: PLC0415 - as above
-
-        from reasond_server.base.http_responses import BoundedResponse  # noqa: PLC0415 - as above
-
-        connector = aiohttp.TCPConnector(
-            resolver=_build_resolver(addresses), force_close=True, use_dns_cache=False, ssl=self._trusted or True
-        )
-        # The URL is built from the vetted parts, because a second parser might find another host in the same text.
-        url = URL.build(
-            scheme=target.scheme,
-            host=target.host,
-            port=target.port,
-            path=target.path,
-            query_string=target.query,
-            encoded=True,
-        )
-        async with (
-            aiohttp.ClientSession(
-                connector=connector,
-                response_class=BoundedResponse,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=self._limits.timeout_s),
-                headers={**_HEADERS, **build_outgoing_headers()},
-                auto_decompress=False,
-            ) as session,
-            session.get(url, allow_redirects=False) as response,
-        ):
+        async with request_vetted(
+            target,
+            self._policy,
+            headers={**_HEADERS, **build_outgoing_headers()},
+            timeout_s=self._limits.timeout_s,
+            resolve=self._resolve,
+            trusted=self._trusted,
+        ) as response:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:
                 return location
@@ -166,39 +138,6 @@ class HttpGet(ModelledTool[HttpGetArguments]):
         return document | ({"is_cut": True} if len(body) > self._limits.max_bytes else {})
 
 
-def _build_resolver(addresses: Sequence[str]) -> aiohttp.abc.AbstractResolver:
-    """Return a resolver that answers with `addresses` and sends no query."""
-    from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415 - as above
-
-    class Vetted(AbstractResolver):
-        """Answers with the vetted addresses."""
-
-        async def resolve(self, host: str, port: int = 0, family: int = socket.AF_INET) -> list[ResolveResult]:  # noqa: ARG002 - the protocol's
-            """Return the addresses."""
-            return [
-                ResolveResult(
-                    hostname=host,
-                    host=address,
-                    port=port,
-                    family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                    proto=socket.IPPROTO_TCP,
-                    flags=socket.AI_NUMERICHOST,
-                )
-                for address in addresses
-            ]
-
-        async def close(self) -> None:
-            """Do nothing."""
-
-    return Vetted()
-
-
-async def _resolve_host(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of `host` from the system's resolver."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(place[0]) for _, _, _, _, place in found]
-
-
 def _find_codec(charset: str | None) -> str:
     try:
         return codecs.lookup(charset).name if charset and charset.lower() in _TEXT_CODECS else "utf-8"
@@ -213,18 +152,3 @@ _TEXT_CODECS: Final = frozenset(
         *("windows-1251", "iso-8859-2", "shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5", "koi8-r"),
     )
 )
-
-
-def _describe_cause(error: Exception) -> str:
-    """Return a text for the cause that quotes nothing of the exception's own text."""
-    import aiohttp  # noqa: PLC0415 - as above
-
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return "its certificate cannot be trusted"
-    if isinstance(error, socket.gaierror):
-        return "its host is not known"
-    if isinstance(error, aiohttp.ClientConnectionError | OSError):
-        return "the connection failed"
-    return "the server's answer is not valid HTTP"

@@ -39,6 +39,7 @@ from reasond_server.eventlog.stored.rows import (
     execution_columns,
     find_owner,
     is_whole,
+    notice_columns,
     read_head,
     waking_columns,
 )
@@ -235,7 +236,7 @@ class PostgresExecutionStore(SqlExecutionStore):
 
         async def job(connection: PgConnection) -> dict[int, ReasondError | None]:
             rounds = _group_in_rounds(rows)
-            if len(rounds) == 1 and not any(row.leaves_session for row in rows.values()):
+            if len(rounds) == 1 and not any(row.leaves_session or row.part.notices for row in rows.values()):
                 return await _append_different(connection, rounds[0], largest=self._largest, now=now)
             async with connection.transaction():
                 return {
@@ -319,7 +320,7 @@ class PostgresExecutionStore(SqlExecutionStore):
 async def _append_different(
     connection: PgConnection, rows: Mapping[int, PartRow], *, largest: int, now: float
 ) -> dict[int, ReasondError | None]:
-    """Append parts of different logs in one statement, and free sessions; then find out why some were refused."""
+    """Append parts of different logs in one statement, free sessions, add notices; then explain what was refused."""
     good = {index: row for index, row in rows.items() if is_whole(row, largest=largest)}
     # A log that is created only now cannot have watchers.
     grown = [row.part.execution.execution_id for row in good.values() if row.part.creation is None and row.events]
@@ -331,6 +332,10 @@ async def _append_different(
     taken = {name for name, _ in await fetch(connection, _APPEND, values)} if good else set()
     ended = [row for row in good.values() if row.leaves_session and row.part.execution.execution_id in taken]
     await leave_sessions(connection, ended, now=now)
+    told = [notice for row in good.values() if row.part.execution.execution_id in taken for notice in row.part.notices]
+    if told:
+        async with connection.cursor() as cursor:
+            await cursor.executemany(bind(sql.ADD_NOTICE), notice_columns(told, now=now))
     return {
         index: None
         if index in good and row.part.execution.execution_id in taken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,10 @@ from reasond_server.types import Execution, ExecutionState, LoggedEvent, Strateg
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from reasond_server.eventlog.store import Append
+    from reasond_server.eventlog.store import Append, Notice
 
 _log = logging.getLogger("reasond.executions")
 # With leases of 15 s this takes about half an hour.
@@ -172,6 +172,11 @@ def creation_columns(row: PartRow) -> dict[str, object]:
         "size": row.size + len(plan),
         "plan": plan,
     }
+
+
+def notice_columns(notices: Iterable[Notice], *, now: float) -> Sequence[dict[str, object]]:
+    """Return the parameters of the statements that add `notices` at the time `now` (seconds since 1970)."""
+    return [asdict(notice) | {"now": now} for notice in notices]
 
 
 def choose_plan(row: PartRow) -> str:

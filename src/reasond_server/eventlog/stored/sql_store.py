@@ -126,6 +126,10 @@ WHERE claims.execution_id IN (excluded.execution_id, :inherits) OR EXISTS (
     WHERE e.tenant = claims.tenant AND e.execution_id = claims.execution_id AND e.expire_time <= :now)
 RETURNING execution_id
 """
+ADD_NOTICE: Final = """
+INSERT INTO notices (endpoint, notice_id, tenant, execution_id, sequence, body, create_time, due_time, attempts)
+VALUES (:endpoint, :notice_id, :tenant, :execution_id, :sequence, :body, :now, :now, 0) ON CONFLICT DO NOTHING
+"""
 LOG: Final = """
 SELECT key, sequence, body FROM entries
 WHERE tenant = :tenant AND execution_id = :execution_id ORDER BY position

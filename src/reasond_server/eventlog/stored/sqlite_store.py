@@ -32,6 +32,7 @@ from reasond_server.eventlog.stored.rows import (
     execution_columns,
     find_owner,
     is_whole,
+    notice_columns,
     read_head,
     waking_columns,
     write_woken_body,
@@ -357,6 +358,8 @@ def _append_all(
         else:
             outcome.refusals.append(_explain_refusal(connection, row, largest))
     _write_entries(connection, taken)
+    if notices := [notice for row in taken for notice in row.part.notices]:
+        connection.executemany(sql.ADD_NOTICE, notice_columns(notices, now=now))
     leave_sessions(connection, taken, now=now)
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if row.events)
     return outcome

@@ -120,7 +120,7 @@ class Responses:
             await self._desk.runner.runs.wait_for_commits(caller.tenant, within_s=_COMMIT_S)
             ref = ResponseRef(execution_id=view.execution.execution_id)
             log = ExecutionLog(execution=view.execution, events=view.events)
-        response = _write_response(ref, log, wanted.echo)
+        response = write_response(ref, log, wanted.echo)
         await self._settle(caller, response, "")
         return response
 
@@ -179,7 +179,7 @@ class Responses:
         Raises:
             ReasondError: this caller has no such response.
         """
-        return _write_response(*await self._find(caller, params.response_id))
+        return write_response(*await self._find(caller, params.response_id))
 
     async def replay(
         self, caller: Principal, params: ResponseIdParams, _cursor: Cursor | None
@@ -312,7 +312,7 @@ class Responses:
             return None
         with suppress(ReasondError, IndexError):
             ref, log = await self._find(caller, place[0].response_id)
-            found: Mapping[str, Any] = _write_response(ref, log)["output"][place[1]]
+            found: Mapping[str, Any] = write_response(ref, log)["output"][place[1]]
             return found
         return None
 
@@ -325,7 +325,7 @@ class Responses:
         if response_id is None:
             return ()
         ref, log = await self._find(caller, response_id)
-        if _write_response(ref, log)["status"] == "in_progress":
+        if write_response(ref, log)["status"] == "in_progress":
             error = TurnLeasedError(
                 f"The response {show(response_id)} has not ended yet", remedy="Send the request again when it has."
             )
@@ -366,7 +366,7 @@ def _frame(writer: ResponseWriter, event: StreamEvent, *, after: int) -> bytes:
     )
 
 
-def _write_response(ref: ResponseRef, log: ExecutionLog, echo: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def write_response(ref: ResponseRef, log: ExecutionLog, echo: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the response as it is at the end of `log`; without an `echo` the log tells of its request."""
     writer = ResponseWriter(ref, recall_echo(ref, log) if echo is None else echo)
     for logged in log.events:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from reasond_server.storage.migrations.versions import r0001_tables
+from reasond_server.storage.migrations.versions import r0001_tables, r0002_notices
 
-IN_ORDER: Final = (r0001_tables,)
+IN_ORDER: Final = (r0001_tables, r0002_notices)
 """All revisions, oldest first."""

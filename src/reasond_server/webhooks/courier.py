@@ -1,0 +1,205 @@
+"""Sends what is in the outbox: each receiver has a task of its own, so that a slow one holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from reasond_server.base.asyncio_tasks import end_task
+from reasond_server.errors.base import ReasondError, SettingsError
+from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError, Target
+from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
+from reasond_server.webhooks.webhook_messages import build_budget_notices, build_headers
+from reasond_server.webhooks.webhook_policy import Form, decode_secret
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from reasond_server.eventlog.store import Notice
+    from reasond_server.telemetry.observers import WebhookObserver
+    from reasond_server.tools.address_checks import Resolve
+    from reasond_server.webhooks.outbox import Letter, Outbox
+    from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookPolicy
+
+Render = Callable[["Letter"], Awaitable[bytes | None]]
+"""Returns the body of a message in another form; None if there is nothing to tell."""
+
+_log = logging.getLogger("reasond.webhooks")
+_LOOK_S: Final = 1.0
+_AT_ONCE: Final = 16
+_FIRST_WAIT_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 6 * 3600.0
+_GROWTH: Final = 3
+_HOUR_S: Final = 3600.0
+_LOOKS_PER_SWEEP: Final = 3600
+# The store may take as long as that to answer before and after an attempt.
+_LEASE_BEYOND_S: Final = 30.0
+_OK: Final = range(200, 300)
+_GONE: Final = 410
+_MOST_TOLD: Final = 100_000
+
+
+class _Receiver:
+    """One receiver: its vetted URL, its keys and the policy of its addresses."""
+
+    def __init__(self, name: str, endpoint: EndpointPolicy) -> None:
+        self.name = name
+        self.form = endpoint.form
+        self.keys = [decode_secret(each) for each in endpoint.secrets]
+        host = _read_host(endpoint.url)
+        self.policy = AddressPolicy(
+            allow_hosts=(host,),
+            allow_private_hosts=(host,) if endpoint.allow_private else (),
+            allow_http=endpoint.allow_private,
+        )
+        self.target: Target = self.policy.vet_url(endpoint.url)
+
+
+class Courier:
+    """Sends notices until their receivers have confirmed them with a status of 200 to 299, or for `retry_for_s`.
+
+    A message whose confirmation was lost is sent again, with the same id. Redirects are not followed; 410 says that the
+    receiver wants nothing more of this message. `render` makes the messages in OpenAI's form, `random` spreads waits.
+
+    Raises:
+        SettingsError: the address of a receiver is refused.
+    """
+
+    def __init__(
+        self,
+        *,
+        outbox: Outbox,
+        policy: WebhookPolicy,
+        render: Render,
+        now: Callable[[], datetime],
+        random: Callable[[], float],
+        observer: WebhookObserver,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._outbox = outbox
+        self._policy = policy
+        self._render = render
+        self._now = now
+        self._random = random
+        self._observer = observer
+        self._resolve = resolve
+        self._receivers = [_open_receiver(name, each) for name, each in policy.endpoints.items()]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._told: dict[tuple[str, str], str] = {}
+        self._new: list[Notice] = []
+
+    def begin(self) -> None:
+        """Start to send."""
+        self._tasks = [asyncio.create_task(self._serve(each), name=f"webhook {each.name}") for each in self._receivers]
+
+    async def aclose(self) -> None:
+        """Stop; what is under way is sent again by the next process."""
+        for task in self._tasks:
+            await end_task(task)
+
+    def note_budget(self, tenant: str, subject: str, left: float) -> None:
+        """Tell once a day that of the caller's tokens of a day only the share `left` is left."""
+        now = self._now()
+        if left > self._policy.budget_share or self._told.get((tenant, subject)) == now.date().isoformat():
+            return
+        if len(self._told) >= _MOST_TOLD:
+            self._told.clear()
+        self._told[tenant, subject] = now.date().isoformat()
+        self._new += build_budget_notices(self._policy.endpoints, tenant, subject, left=left, now=now)
+
+    async def _serve(self, receiver: _Receiver) -> None:
+        looks = 0
+        while True:
+            has_worked = False
+            try:
+                if looks % _LOOKS_PER_SWEEP == 0:
+                    await self._outbox.forget(older_than_s=self._policy.retry_for_s + _HOUR_S)
+                has_worked = await self._work(receiver)
+                looks += not has_worked
+            except ReasondError as error:
+                _log.warning("the outbox of webhooks cannot be reached: %s", error.reason)
+            except Exception:  # noqa: BLE001 - the task has no caller that could handle it
+                _log.exception("webhooks could not be sent")
+            if not has_worked:
+                await asyncio.sleep(_LOOK_S)
+
+    async def _work(self, receiver: _Receiver) -> bool:
+        """Send what is due now; return whether there was something."""
+        new, self._new = self._new, []
+        try:
+            if new:
+                await self._outbox.add(new)
+        except ReasondError:
+            self._new += new
+            raise
+        lease_s = self._policy.timeout_s + _LEASE_BEYOND_S
+        letters = await self._outbox.claim(receiver.name, lease_s=lease_s, limit=_AT_ONCE)
+        ended = await asyncio.gather(*(self._deliver(receiver, each) for each in letters), return_exceptions=True)
+        for failure in ended:
+            if failure is not None:
+                raise failure
+        return bool(letters)
+
+    async def _deliver(self, receiver: _Receiver, letter: Letter) -> None:
+        """Try once to send a letter, and note what came of it."""
+        try:
+            body = letter.body.encode() if receiver.form is Form.REASOND else await self._render(letter)
+            failure = "" if body is None else await self._send(receiver, letter, body)
+        except ReasondError as error:
+            failure = error.reason
+        if not failure:
+            self._observer.webhook_sent("delivered")
+            await self._outbox.remove(letter)
+            return
+        wait_s = min(_FIRST_WAIT_S * _GROWTH ** min(letter.attempts - 1, 20), _LONGEST_WAIT_S)
+        wait_s *= 0.5 + self._random() / 2
+        facts = {"webhook": receiver.name, "webhook_id": letter.notice_id, "attempt": letter.attempts}
+        is_last = self._now().timestamp() + wait_s > letter.create_time + self._policy.retry_for_s
+        if failure == str(_GONE) or is_last:
+            self._observer.webhook_sent("given_up")
+            _log.error("a webhook is given up: %s", failure, extra=facts)
+            await self._outbox.remove(letter)
+            return
+        self._observer.webhook_sent("failed")
+        _log.warning("a webhook was not taken: %s", failure, extra=facts | {"retry_in_s": round(wait_s, 1)})
+        await self._outbox.put_off(letter, wait_s=wait_s)
+
+    async def _send(self, receiver: _Receiver, letter: Letter, body: bytes) -> str:
+        """Send a message; return why it was not taken, empty if it was."""
+        headers = build_headers(letter.notice_id, body, keys=receiver.keys, now=self._now())
+        try:
+            async with (
+                asyncio.timeout(self._policy.timeout_s),
+                request_vetted(
+                    receiver.target,
+                    receiver.policy,
+                    headers=headers,
+                    timeout_s=self._policy.timeout_s,
+                    body=body,
+                    resolve=self._resolve,
+                ) as response,
+            ):
+                return "" if response.status in _OK else str(response.status)
+        except find_failures() as error:
+            return describe_cause(error)
+
+
+def _open_receiver(name: str, endpoint: EndpointPolicy) -> _Receiver:
+    try:
+        return _Receiver(name, endpoint)
+    except RefusedAddressError as error:
+        raise SettingsError(
+            f"webhooks.endpoints.{name}.url is refused: {error}",
+            remedy="Name an https address, or set allow_private for a receiver within your network.",
+        ) from None
+
+
+def _read_host(url: str) -> str:
+    """Return the host of `url`; empty if there is none."""
+    try:
+        return (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
