@@ -342,7 +342,7 @@ class Responses:
 
     def _events(self, caller: Principal, wanted: _Wanted) -> AsyncGenerator[StreamEvent, None]:
         """Return the events of the response."""
-        may_return = bool(wanted.asked.request_id) or wanted.is_streamed
+        may_return = bool(wanted.asked.request_id) or wanted.is_streamed or wanted.is_background
         return self._runs.follow(
             caller,
             wanted.asked,
