@@ -115,8 +115,8 @@ class WebhookPolicy(PolicySection):
     budget_share: Annotated[
         float,
         Field(
-            gt=0,
-            lt=1,
+            ge=0.01,
+            le=0.9,
             description="Share of [limits] tokens_per_day at or below which a caller's budget is near its end.",
         ),
     ] = 0.1

@@ -27,6 +27,7 @@ TABLES = {
     "auth.roles",
     "auth.agents",
     "limits.weights",
+    "webhooks.endpoints",
 }
 SECRET = "0f9c1d7ab36e48e5a2d4b8c7f6019e3d"
 

@@ -17,8 +17,8 @@ from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.eventlog.store import Notice
 from reasond_server.webhooks.courier import Courier
-from reasond_server.webhooks.webhook_messages import build_headers
 from reasond_server.webhooks.outbox import Outbox
+from reasond_server.webhooks.webhook_messages import build_headers
 from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, Happening, WebhookPolicy, decode_secret
 from tests.receivers import OLD_SECRET, SECRET, receiving
 from tests.unit.eventlog.stored.conftest import Time
