@@ -48,6 +48,7 @@ def upgrade() -> None:
     ))
 """
 """A revision of the next release: a column with a default, and a table."""
+SERVED: Final = REVISIONS[-1].partition("_")[0]
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def become_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     def become() -> None:
         folder = tmp_path / "migrations"
         shutil.copytree(migration_runner.MIGRATIONS, folder)
-        (folder / "versions" / "later.py").write_text(LATER.format(REVISIONS[-1], REVISIONS[-1]), encoding="utf-8")
+        (folder / "versions" / "later.py").write_text(LATER.format(SERVED, REVISIONS[-1]), encoding="utf-8")
         monkeypatch.setattr(migration_runner, "MIGRATIONS", folder)
-        monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, f"later_serves_{REVISIONS[-1]}"))
+        monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, f"later_serves_{SERVED}"))
 
     return become
 
