@@ -179,7 +179,7 @@ def dev_server(
     folder = tmp_path_factory.mktemp("server")
     ready = folder / "ready.json"
     chosen = {"REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0", "REASOND__SERVER__HTTP_ADDRESS": "127.0.0.1:0"}
-    quick = {"REASOND__SERVER__DRAIN_DELAY_S": "0"}
+    quick = {"REASOND__SERVER__DRAIN_DELAY_S": "0", "REASOND__A2A__ENABLED": "true"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [BIN / "reasond", "serve", "--dev", "--ready-file", ready],

@@ -21,7 +21,7 @@ from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_PATHS
-from reasond_server.protocols.a2a.a2a_endpoint import RPC as A2A
+from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
 from reasond_server.protocols.mcp.mcp_endpoint import MCP, MCP_PATH
 from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR

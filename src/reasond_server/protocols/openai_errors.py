@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.errors.base import Reason, ReasondError
     from reasond_server.http_api.exchange import RefusalError
 
-_STATUSES: Final = {
+STATUSES: Final = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
     "OUT_OF_RANGE": 400,
@@ -38,6 +38,8 @@ _STATUSES: Final = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
+"""The statuses of HTTP by those of gRPC."""
+
 _FAULT: Final = 500
 _TOOL: Final = re.compile(r"client_tools\[(?P<place>\d+)\]\.(?P<name>\w+)")
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -120,7 +122,7 @@ def describe_error(
     more: dict[str, Any] = {"request_id": call_id}
     if words.has_codes:
         code = _NOT_FOUND.get(code) or _CODES.get(code, code)
-        status = _STATUSES["INVALID_ARGUMENT"] if reason.name in _NOT_FOUND else status
+        status = STATUSES["INVALID_ARGUMENT"] if reason.name in _NOT_FOUND else status
         more["reason"] = reason.name
     if error.execution_id:
         more["execution_id"] = error.execution_id
@@ -144,7 +146,7 @@ def describe_error(
 
 def find_status(reason: Reason) -> int:
     """Return the status of HTTP for `reason`."""
-    status = _STATUSES.get(reason.grpc_status, _FAULT)
+    status = STATUSES.get(reason.grpc_status, _FAULT)
     return max(status, _FAULT) if reason.is_fault else status
 
 
@@ -161,11 +163,11 @@ def write_headers(error: ReasondError, status: int) -> list[tuple[bytes, bytes]]
     """Return the headers that say when a request may be sent again."""
     # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
     may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
-    headers = [(b"x-should-retry", b"true" if may_help and status >= _STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
+    headers = [(b"x-should-retry", b"true" if may_help and status >= STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
     if error.retry_after_s is not None:
         wait_s = max(0.0, error.retry_after_s)
         headers += [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % round(wait_s * 1000))]
-    if status == _STATUSES["UNAUTHENTICATED"]:
+    if status == STATUSES["UNAUTHENTICATED"]:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers
 

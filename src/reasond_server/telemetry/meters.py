@@ -87,7 +87,7 @@ class TurnMeters(_Counting):
 
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
-_TRANSPORTS: Final = ("grpc", "jsonrpc", "mcp", "openai")
+_TRANSPORTS: Final = ("a2a", "grpc", "jsonrpc", "mcp", "openai")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -28,7 +30,7 @@ from reasond_server.http_api.exchange import (
     send_stream,
 )
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
-from reasond_server.http_api.jsonrpc import dispatch, parse_body, read_request, unread
+from reasond_server.http_api.jsonrpc import parse_body, read_request
 from reasond_server.protocols.a2a.a2a_errors import (
     CONTENT_TYPE_NOT_SUPPORTED,
     VERSION_NOT_SUPPORTED,
@@ -37,6 +39,7 @@ from reasond_server.protocols.a2a.a2a_errors import (
     describe_http_refusal,
     describe_rpc_error,
 )
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Call, Gate, Methods
-    from reasond_server.http_api.jsonrpc import RpcParams
+    from reasond_server.http_api.jsonrpc import RpcId, RpcParams
     from reasond_server.protocols.a2a.task_service import Update
     from reasond_server.telemetry.observers import CallObserver
 
@@ -70,8 +73,9 @@ _PATTERNS: Final = tuple(
 A2A_PATHS: Final = (A2A_ROOT, *dict.fromkeys(f"{HTTP_ROOT}{route}" for _, route, _ in _ROUTES))
 """The paths that metrics name."""
 
-RPC: Final = Dialect(transport="a2a", describe=describe_rpc_error, missing_hint="Send 'Authorization: Bearer <token>'")
-HTTP: Final = Dialect(transport=RPC.transport, describe=describe_http_error, missing_hint=RPC.missing_hint)
+HTTP: Final = Dialect(
+    transport="a2a", describe=describe_http_error, missing_hint="Send 'Authorization: Bearer <token>'"
+)
 MEDIA_TYPE: Final = "application/a2a+json"
 _HEARTBEAT: Final = b": heartbeat\n\n"
 _VERSIONS: Final = ("1.0",)
@@ -79,6 +83,7 @@ _NUMBERS: Final = frozenset({"historyLength", "pageSize"})
 _MOST_DIGITS: Final = 9
 _VERSION_HEADER: Final = b"a2a-version"
 _CLOSE: Final = (b"connection", b"close")
+_JSON: Final = "application/json"
 
 
 def require_version(given: str | None) -> None:
@@ -95,6 +100,16 @@ def require_version(given: str | None) -> None:
         )
 
 
+@value
+class _Request:
+    """One call of an operation; `wrap` writes its result, or an update, as the body of the binding."""
+
+    name: str
+    params: RpcParams
+    wrap: Callable[[Any], bytes] = to_json
+    media_type: str = MEDIA_TYPE
+
+
 class A2aEndpoint:
     """Serves both bindings over HTTP; `methods` are the operations by the names of their RPCs."""
 
@@ -107,187 +122,140 @@ class A2aEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = find_exchange(scope)
-        exchange.rpc_system = RPC.transport
+        exchange.rpc_system = HTTP.transport
         is_rpc = scope["path"] in {A2A_ROOT, A2A_ROOT[:-1]}
-        calls = Calls(
-            methods=self._methods,
-            gate=self._gate,
-            exchange=exchange,
-            observer=self._observer,
-            dialect=RPC if is_rpc else HTTP,
-        )
+        calls = Calls(self._methods, self._gate, exchange, self._observer, _speak_rpc(None) if is_rpc else HTTP)
         try:
-            await (self._serve_rpc if is_rpc else self._serve_http)(calls, scope, receive, send)
+            await self._serve(calls, scope, receive, send, is_rpc=is_rpc)
         except RefusalError as refusal:
             headers = [(name.encode("ascii"), text.encode("ascii")) for name, text in refusal.headers.items()]
             body = describe_http_refusal(refusal, exchange.call_id)
             await send_answer(send, refusal.status, body, headers=[NO_STORE, *headers])
 
-    async def _serve_rpc(self, calls: Calls, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, calls: Calls, scope: Scope, receive: Receive, send: Send, *, is_rpc: bool) -> None:
+        """Serve a request of either binding.
+
+        Raises:
+            RefusalError: there is nothing at the path, it takes other methods, or the body is not read.
+        """
         exchange = calls.exchange
-        exchange.route = A2A_ROOT
-        if scope["method"] != "POST":
-            raise RefusalError(405, "this address takes POST only", headers={"allow": "POST"})
-        if not exchange.headers.accepts_json(MEDIA_TYPE):
-            refused = A2aError(CONTENT_TYPE_NOT_SUPPORTED, "The body is not JSON", remedy="Send application/json.")
-            await send_answer(send, 200, unread(refused, calls), headers=[NO_STORE, _CLOSE])
-            return
-        await self._with_body(calls, scope, receive, send, lambda body: _answer_rpc(calls, scope, body, send))
-
-    async def _serve_http(self, calls: Calls, scope: Scope, receive: Receive, send: Send) -> None:
-        name, params = _find_route(scope, calls.exchange)
-        if scope["method"] != "POST" or not calls.exchange.headers.getlist(b"content-type"):
-            # Some clients send no body with the operations on a task.
-            await self._answer(calls, name, params, scope, send)
-            return
-
-        async def answer(body: bytearray) -> None:
-            try:
-                given = await parse_body(body) if body else {}
-                if not isinstance(given, dict):
-                    raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
-            except ReasondError as error:
-                await _send(send, calls.refuse(error))
+        found = ("", {}) if is_rpc else _find_route(scope, exchange)
+        if is_rpc:
+            exchange.route = A2A_ROOT
+            if scope["method"] != "POST":
+                raise RefusalError(405, "this address takes POST only", headers={"allow": "POST"})
+            if not exchange.headers.accepts_json(MEDIA_TYPE):
+                refused = A2aError(CONTENT_TYPE_NOT_SUPPORTED, "The body is not JSON", remedy="Send application/json.")
+                await _send(send, calls.refuse(refused), _CLOSE)
                 return
-            await self._answer(calls, name, {**given, **params}, scope, send)
-
-        await self._with_body(calls, scope, receive, send, answer)
-
-    async def _with_body(
-        self,
-        calls: Calls,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        answer: Callable[[bytearray], Awaitable[None]],
-    ) -> None:
-        """Read the body, and `answer` it unless the client leaves."""
-        exchange, disconnect = calls.exchange, find_disconnect(scope)
+        body = bytearray()
+        # Some clients send no body with the operations on a task.
+        has_body = scope["method"] == "POST" and bool(exchange.headers.getlist(b"content-type"))
         try:
-            body = await read_call_body(
-                exchange,
-                receive,
-                gate=self._gate,
-                body_reader=self._body_reader,
-                host=find_host(scope),
-                media_type=MEDIA_TYPE,
-            )
+            if has_body:
+                body = await read_call_body(
+                    exchange,
+                    receive,
+                    gate=self._gate,
+                    body_reader=self._body_reader,
+                    host=find_host(scope),
+                    media_type=MEDIA_TYPE,
+                )
         except ReasondError as error:
-            told = describe_http_error(error, exchange.call_id, None)
-            await send_answer(send, told["status"], told["body"], headers=[NO_STORE, *told["headers"], _CLOSE])
+            await _send(send, calls.refuse(error), _CLOSE)
             return
+        read = _read_rpc(calls, body) if is_rpc else _read_http(*found, body)
         try:
-            await run_unless_disconnected(answer(body), disconnect)
+            await run_unless_disconnected(_answer(calls, read, scope, send), find_disconnect(scope))
         finally:
-            self._body_reader.release(body)
-
-    async def _answer(self, calls: Calls, name: str, params: dict[str, Any], scope: Scope, send: Send) -> None:
-        """Answer a request of HTTP+JSON."""
-        try:
-            require_version(_find_version(scope, calls.exchange))
-        except A2aError as error:
-            await _send(send, calls.refuse(error))
-            return
-        method = self._methods.get(name)
-        if method is not None and method.streaming is not None:
-            failure = await _stream(calls, name, params, send, frame=to_json)
-            if failure is not None:
-                await _send(send, failure)
-            return
-        answer = await calls.call(name, params)
-        if "error" in answer:
-            await _send(send, answer["error"])
-        else:
-            await send_answer(send, 200, to_json(answer["result"]), headers=[NO_STORE], media_type=MEDIA_TYPE.encode())
+            if has_body:
+                self._body_reader.release(body)
 
 
-async def _answer_rpc(calls: Calls, scope: Scope, body: bytearray, send: Send) -> None:
-    """Answer a request of JSON-RPC, whole or with a stream."""
+async def _answer(calls: Calls, read: Awaitable[_Request], scope: Scope, send: Send) -> None:
+    """Answer a request, whole or with a stream."""
     try:
-        request = read_request(await parse_body(body))
-    except ReasondError:
-        # `dispatch` reads the body again, and answers with the error.
-        request = None
-    version = _find_version(scope, calls.exchange)
-    method = None if request is None else calls.methods.get(request.method)
-    if request is not None and method is not None and method.streaming is not None:
-
-        def frame(member: Mapping[str, Any]) -> bytes:
-            told = member if "error" in member else {"result": member}
-            return to_json({"jsonrpc": "2.0", "id": request.rpc_id, **told})
-
-        try:
-            require_version(version)
-        except A2aError as error:
-            failure: Mapping[str, Any] | None = calls.refuse(error)
-        else:
-            failure = await _stream(calls, request.method, request.params, send, frame=frame)
-        if failure is not None:
-            await send_answer(send, 200, frame({"error": failure}), headers=[NO_STORE])
+        request = await read
+        method = calls.methods.get(request.name)
+        if method is not None:
+            require_version(calls.exchange.headers.first(_VERSION_HEADER) or _read_query(scope).get("A2A-Version"))
+    except ReasondError as error:
+        await _send(send, calls.refuse(error))
         return
-    answer = await dispatch(body, _Versioned(calls, version))
-    await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[NO_STORE])
+    if method is not None and method.streaming is not None:
+        failure = await _stream(calls, request, send)
+    else:
+        answer = await calls.call(request.name, request.params)
+        failure = answer.get("error")
+        if failure is None:
+            sent = request.wrap(answer["result"])
+            await send_answer(send, 200, sent, headers=[NO_STORE], media_type=request.media_type.encode())
+    if failure is not None:
+        await _send(send, failure)
 
 
-class _Versioned:
-    """The calls of a request of JSON-RPC, which are refused if it speaks another version."""
-
-    def __init__(self, calls: Calls, version: str | None) -> None:
-        self._calls = calls
-        self._version = version
-
-    async def call(self, method: str, params: RpcParams) -> Mapping[str, Any]:
-        try:
-            if self._calls.methods.get(method) is not None:
-                require_version(self._version)
-        except A2aError as error:
-            return {"error": self.refuse(error)}
-        return await self._calls.call(method, params)
-
-    def refuse(self, error: ReasondError) -> Mapping[str, Any]:
-        return self._calls.refuse(error)
+def _speak_rpc(rpc_id: RpcId) -> Dialect:
+    """Return the dialect of one call of JSON-RPC."""
+    return replace(HTTP, describe=partial(describe_rpc_error, rpc_id))
 
 
-async def _stream(
-    calls: Calls, name: str, params: RpcParams, send: Send, *, frame: Callable[[Mapping[str, Any]], bytes]
-) -> Mapping[str, Any] | None:
+async def _read_rpc(calls: Calls, body: bytearray) -> _Request:
+    """Return the call in a body of JSON-RPC; from there on `calls` tell errors to it.
+
+    Raises:
+        ReasondError: it has none.
+    """
+    request = read_request(await parse_body(body))
+    calls.dialect = _speak_rpc(request.rpc_id)
+
+    def wrap(result: Any) -> bytes:  # noqa: ANN401 - any JSON value
+        return to_json({"jsonrpc": "2.0", "id": request.rpc_id, "result": result})
+
+    return _Request(name=request.method, params=request.params, wrap=wrap, media_type=_JSON)
+
+
+async def _read_http(name: str, params: Mapping[str, Any], body: bytearray) -> _Request:
+    """Return the call of an operation with the parameters in path, query and body.
+
+    Raises:
+        ReasondError: the body is no JSON object.
+    """
+    given = await parse_body(body) if body else {}
+    if not isinstance(given, dict):
+        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+    return _Request(name=name, params={**given, **params})
+
+
+async def _stream(calls: Calls, request: _Request, send: Send) -> Mapping[str, Any] | None:
     """Send the updates of a call as they come; return the error if there is one before the first of them."""
-    call = calls.open(name)
-    async with aclosing(call.events(params, calls.exchange.headers.first(b"last-event-id"))) as updates:
+    call = calls.open(request.name)
+    last_event_id = calls.exchange.headers.first(b"last-event-id")
+    async with aclosing(call.events(request.params, last_event_id)) as updates:
         try:
             # Who has every update already gets a stream of none.
             first = await anext(updates, None)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             return await call.explain(convert_failure(error))
-        await send_stream(send, _continue(call, first, updates, frame))
+        await send_stream(send, _continue(call, first, updates, request.wrap))
     return None
 
 
 async def _continue(
-    call: Call,
-    first: Update | None,
-    updates: AsyncGenerator[Update, None],
-    frame: Callable[[Mapping[str, Any]], bytes],
+    call: Call, first: Update | None, updates: AsyncGenerator[Update, None], wrap: Callable[[Any], bytes]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the frames of `first` and the other updates, and of an error."""
     if first is None:
         return
-    yield _frame(first, frame)
+    yield _frame(first, wrap)
     try:
         async for update in updates:
-            yield _frame(update, frame)
+            yield _frame(update, wrap)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
-        described = await call.explain(convert_failure(error))
-        yield frame_event(described.get("body") or frame({"error": described}), name="error")
+        yield frame_event((await call.explain(convert_failure(error)))["body"], name="error")
 
 
-def _frame(update: Update, frame: Callable[[Mapping[str, Any]], bytes]) -> bytes:
-    return _HEARTBEAT if update.body is None else frame_event(frame(update.body), place=update.place)
-
-
-def _find_version(scope: Scope, exchange: Exchange) -> str | None:
-    """Return the version that a request names, in its header or its query."""
-    return exchange.headers.first(_VERSION_HEADER) or _read_query(scope).get("A2A-Version")
+def _frame(update: Update, wrap: Callable[[Any], bytes]) -> bytes:
+    return _HEARTBEAT if update.body is None else frame_event(wrap(update.body), place=update.place)
 
 
 def _read_query(scope: Scope) -> dict[str, str]:
@@ -322,5 +290,5 @@ def _read_value(name: str, text: str) -> str | int | bool:
     return text == "true" if name == "includeArtifacts" and text in {"true", "false"} else text
 
 
-async def _send(send: Send, answer: Mapping[str, Any]) -> None:
-    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"]])
+async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
+    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.protocols.openai_errors import STATUSES
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -54,21 +55,6 @@ _WORDS: Final = {
 _OWN_DOMAIN: Final = "reasond"
 _INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 _BAD_REQUEST: Final = "type.googleapis.com/google.rpc.BadRequest"
-_STATUSES: Final = {
-    "INVALID_ARGUMENT": 400,
-    "FAILED_PRECONDITION": 400,
-    "OUT_OF_RANGE": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "UNIMPLEMENTED": 404,
-    "ABORTED": 409,
-    "ALREADY_EXISTS": 409,
-    "RESOURCE_EXHAUSTED": 429,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
-}
-_STATUS_OF_HTTP: Final = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 405: "UNIMPLEMENTED", 503: "UNAVAILABLE"}
 _UNSUPPORTED_MEDIA_TYPE: Final = 415
 
 
@@ -110,29 +96,29 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     return ToldError(
         grpc_status=declared.grpc_status if known is None else known.grpc_status,
         jsonrpc_code=declared.jsonrpc_code if known is None else known.jsonrpc_code,
-        http_status=_STATUSES.get(declared.grpc_status, 500) if known is None else known.http_status,
+        http_status=STATUSES.get(declared.grpc_status, 500) if known is None else known.http_status,
         message=_WORDS.get(declared.name if known is None else known.name, error.full_message),
         details=details,
     )
 
 
-def describe_rpc_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return `error` as JSON-RPC has it."""
+def describe_rpc_error(
+    rpc_id: object, error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return `error` as JSON-RPC has it: {status, headers, body}."""
     told = tell_error(error, call_id)
-    return {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
+    body = {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
+    return {"status": 200, "headers": (), "body": to_json({"jsonrpc": "2.0", "id": rpc_id, "error": body})}
 
 
 def describe_http_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return `error` as HTTP+JSON has it: {status, headers, body} (AIP-193)."""
     told = tell_error(error, call_id)
-    headers = [(b"www-authenticate", b"Bearer")] if told.http_status == _STATUSES["UNAUTHENTICATED"] else []
+    headers = [(b"www-authenticate", b"Bearer")] if told.grpc_status == "UNAUTHENTICATED" else []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
-    return {
-        "status": told.http_status,
-        "headers": headers,
-        "body": _write_body(told.http_status, told.grpc_status, told.message, told.details),
-    }
+    body = _write_body(told.http_status, told.grpc_status, told.message, told.details)
+    return {"status": told.http_status, "headers": headers, "body": body}
 
 
 def describe_http_refusal(refusal: RefusalError, call_id: str) -> bytes:
@@ -140,7 +126,7 @@ def describe_http_refusal(refusal: RefusalError, call_id: str) -> bytes:
     is_type = refusal.status == _UNSUPPORTED_MEDIA_TYPE
     reason, domain = (CONTENT_TYPE_NOT_SUPPORTED.name, _DOMAIN) if is_type else ("INVALID_REQUEST", _OWN_DOMAIN)
     info = {"@type": _INFO, "reason": reason, "domain": domain, "metadata": {"request_id": call_id}}
-    status = _STATUS_OF_HTTP.get(refusal.status, "INVALID_ARGUMENT")
+    status = next((name for name, code in STATUSES.items() if code == refusal.status), "INVALID_ARGUMENT")
     return _write_body(refusal.status, status, refusal.message, [info])
 
 
