@@ -323,7 +323,7 @@ class StrategyConformance:
             model, others = self._model(reply), asyncio.all_tasks()
             has_come = asyncio.Event()
 
-            leaving = _Leaving(place, told=has_come, is_cancelled=is_cancelled)
+            leaving = _Leaving(place, has_come=has_come, is_cancelled=is_cancelled)
             task = asyncio.create_task(self._probe().run(model, until=leaving.has_come))
             if is_cancelled:
                 await wait_for_first(has_come, task)
@@ -522,16 +522,16 @@ class StrategyConformance:
 class _Leaving:
     """Stops a run after `place` events: its events are closed, or its task is cancelled by the caller."""
 
-    def __init__(self, place: int, *, told: asyncio.Event, is_cancelled: bool) -> None:
+    def __init__(self, place: int, *, has_come: asyncio.Event, is_cancelled: bool) -> None:
         self._place = place
-        self._told = told
+        self._has_come = has_come
         self._is_cancelled = is_cancelled
 
     async def has_come(self, count: int) -> bool:
         """Return whether to close the run now; if it is to be cancelled instead, wait for the cancellation."""
         if count != self._place:
             return False
-        self._told.set()
+        self._has_come.set()
         if self._is_cancelled:
             await asyncio.Event().wait()
         return True

@@ -148,13 +148,13 @@ def _note_nonce(ran: Ran, number: int) -> str:
 class _Never(asyncio.Event):
     """An event that is never set; `told` is set when a task begins to wait for it."""
 
-    def __init__(self, told: asyncio.Event) -> None:
+    def __init__(self, has_come: asyncio.Event) -> None:
         super().__init__()
-        self._told = told
+        self._has_come = has_come
 
     async def wait(self) -> Literal[True]:
         """Set `told` and wait."""
-        self._told.set()
+        self._has_come.set()
         return await super().wait()
 
 

@@ -455,7 +455,7 @@ class McpTool:
     def __init__(self, *, server: McpServer, listed: Any, timeout_s: float) -> None:  # noqa: ANN401 - as above
         hints = listed.annotations
         self._server = server
-        self._told_name: str = listed.name
+        self._listed_name: str = listed.name
         self.name = build_tool_name(server.name, listed.name)
         self.description = describe_tool(listed)
         self.parameters: Json = listed.input_schema
@@ -470,7 +470,7 @@ class McpTool:
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
         """Call the server. Raises the same errors as `McpServer.call`."""
-        return await self._server.call(self._told_name, arguments, idempotency_key=context.idempotency_key)
+        return await self._server.call(self._listed_name, arguments, idempotency_key=context.idempotency_key)
 
 
 async def _add_trace_headers(request: httpx2.Request) -> None:

@@ -134,16 +134,16 @@ def write_text(text: str, *, name: str, room: PreviewRoom, words: Sequence[str])
     if len(text) > _LONG_LINE_CHARACTERS * max(1, len(lines)):
         starts = range(0, len(text), _PIECE_CHARACTERS)
         pieces = [text[at : at + _PIECE_CHARACTERS].replace("\n", " ") for at in starts]
-        told = f"{name}: {len(text)} characters; pieces of {_PIECE_CHARACTERS} with their offsets"
-        return write_entries(pieces, numbers=starts, told=told, room=room, words=words)
-    told = f"{name}: {len(lines)} lines, {len(text)} characters"
-    return write_entries(lines, numbers=range(1, len(lines) + 1), told=told, room=room, words=words)
+        title = f"{name}: {len(text)} characters; pieces of {_PIECE_CHARACTERS} with their offsets"
+        return write_entries(pieces, numbers=starts, title=title, room=room, words=words)
+    title = f"{name}: {len(lines)} lines, {len(text)} characters"
+    return write_entries(lines, numbers=range(1, len(lines) + 1), title=title, room=room, words=words)
 
 
 def write_entries(
-    entries: Sequence[str], *, numbers: Sequence[int], told: str, room: PreviewRoom, words: Sequence[str]
+    entries: Sequence[str], *, numbers: Sequence[int], title: str, room: PreviewRoom, words: Sequence[str]
 ) -> str:
-    """Return the title `told` and as many of `entries` as fit, in their order, each with its number.
+    """Return `title` and as many of `entries` as fit, in their order, each with its number.
 
     The first and the last ones, failures and those with one of `words` go before their neighbours, and those before
     all others. Long entries are clipped where that shows more of the first kind.
@@ -154,21 +154,21 @@ def write_entries(
     for most in _LINE_CLIPS:
 
         def write(count: int, most: int = most) -> str:
-            return _write_chosen(entries, numbers, sorted(order[:count]), told=told, most=most)
+            return _write_chosen(entries, numbers, sorted(order[:count]), title=title, most=most)
 
         shown, text = room.find_most(write, len(order))
         if shown >= urgent:
             break
     links = list(dict.fromkeys(chain.from_iterable(find_links(entry) for entry in entries)))
     if _count_links(text, links) < len(links[:_COMPARED_LINKS]):
-        text = max(text, _write_links(entries, links, told=told, room=room), key=lambda one: _count_links(one, links))
-    return text or room.cut(told)
+        text = max(text, _write_links(entries, links, title=title, room=room), key=lambda one: _count_links(one, links))
+    return text or room.cut(title)
 
 
-def _write_links(entries: Sequence[str], links: Sequence[str], *, told: str, room: PreviewRoom) -> str:
+def _write_links(entries: Sequence[str], links: Sequence[str], *, title: str, room: PreviewRoom) -> str:
     """Return the failures among `entries`, the first addresses in them that fit, and the text before and between."""
     failures = [clip(entry, _LINE_CLIPS[-1]) for entry in entries if is_failure_line(entry)][:_AT_ENDS]
-    heading = "\n".join([told, *failures])
+    heading = "\n".join([title, *failures])
 
     def write(count: int) -> str:
         return f"{heading}\n{count} of {len(links)} addresses in it: {' '.join(links[:count])}"
@@ -205,9 +205,9 @@ def _find_odd(entries: Sequence[str]) -> Sequence[int]:
 
 
 def _write_chosen(
-    entries: Sequence[str], numbers: Sequence[int], chosen: Sequence[int], *, told: str, most: int
+    entries: Sequence[str], numbers: Sequence[int], chosen: Sequence[int], *, title: str, most: int
 ) -> str:
-    lines, expected = [f"{told}; {len(entries) - len(chosen)} left out" if len(chosen) < len(entries) else told], 0
+    lines, expected = [f"{title}; {len(entries) - len(chosen)} left out" if len(chosen) < len(entries) else title], 0
     for at in chosen:
         if at > expected:
             lines.append(f"[… {at - expected} left out]")
@@ -262,7 +262,7 @@ class _Plan:
 class _Table:
     """A list of objects, with the numbers of the rows that the question asks for, that failed, and of the others."""
 
-    told: str
+    title: str
     count: int
     columns: Sequence[_Column]
     asked: Sequence[int]
@@ -322,7 +322,7 @@ def _read_table(rows: Sequence[Mapping[str, Any]], *, name: str, words: Sequence
     asked = find_hits(texts, words)
     others = [at for at in range(len(rows)) if at not in failed and at not in asked]
     table = _Table(
-        told=f"{name}: {len(rows)} rows of {len(names)} columns",
+        title=f"{name}: {len(rows)} rows of {len(names)} columns",
         count=len(rows),
         columns=order,
         asked=sorted(asked),
@@ -330,11 +330,11 @@ def _read_table(rows: Sequence[Mapping[str, Any]], *, name: str, words: Sequence
         others=others,
         identifiers=_order_identifiers(order),
     )
-    told = f"columns: {list_names(names)}"
+    title = f"columns: {list_names(names)}"
     same = [f"{one.name}={one.cells[0]}" for one in constants]
     hoisted = [f"in every row: {', '.join(same)}"] if same else []
     failures = [f"rows with a failure: {len(failed)}"] if failed else []
-    table.heading = (table.told, told, *_count_statuses(columns), *failures, *hoisted)
+    table.heading = (table.title, title, *_count_statuses(columns), *failures, *hoisted)
     return table
 
 
@@ -412,8 +412,8 @@ def _write_lines(
         yield from _write_kind(table, "rows with a word of the question", asked, len(table.asked), plan.asked_most)
         yield from _write_kind(table, "rows with a failure", failed, len(table.failed), plan.failed_most)
     if plan.columns is not None and others:
-        told = f"the other {len(others)} rows, {_tell_columns(table, plan.columns, plan.most)}"
-        yield from _write_block(plan.columns, others, plan.most, told)
+        title = f"the other {len(others)} rows, {_tell_columns(table, plan.columns, plan.most)}"
+        yield from _write_block(plan.columns, others, plan.most, title)
     elif others and table.identifiers:
         best = table.identifiers[0]
         share = "" if len(others) == len(table.others) else f"the first {len(others)} of "
@@ -423,14 +423,14 @@ def _write_lines(
         yield f"left out: the other {len(table.others)} rows"
 
 
-def _write_kind(table: _Table, told: str, rows: Sequence[int], count: int, most: int | None) -> Iterator[str]:
+def _write_kind(table: _Table, title: str, rows: Sequence[int], count: int, most: int | None) -> Iterator[str]:
     """Yield a table of `rows`, of which there are `count`; nothing if there are none."""
     columns = table.columns if most != 0 else table.identifiers or table.columns[:1]
     share = "" if len(rows) == count else f", the first {len(rows)} of {count}"
     if rows:
-        yield from _write_block(columns, rows, most, f"{told}{share}, {_tell_columns(table, columns, most)}")
+        yield from _write_block(columns, rows, most, f"{title}{share}, {_tell_columns(table, columns, most)}")
     elif count:
-        yield f"left out: all {count} {told}"
+        yield f"left out: all {count} {title}"
 
 
 def _tell_columns(table: _Table, columns: Sequence[_Column], most: int | None) -> str:
@@ -441,8 +441,8 @@ def _tell_columns(table: _Table, columns: Sequence[_Column], most: int | None) -
     return "whole" if most is None else f"texts clipped at {most} characters"
 
 
-def _write_block(columns: Sequence[_Column], rows: Sequence[int], most: int | None, told: str) -> Iterator[str]:
-    yield f"{told}:"
+def _write_block(columns: Sequence[_Column], rows: Sequence[int], most: int | None, title: str) -> Iterator[str]:
+    yield f"{title}:"
     yield "|".join(["#", *(clip(" ".join(one.name.split()), _MAX_NAME) for one in columns)])
     limits = [None if one.is_identifier else most for one in columns]
     shown = [(one.cells, limit) for one, limit in zip(columns, limits, strict=True)]
@@ -476,10 +476,10 @@ def render_preview(
     room = PreviewRoom(tokens=tokens, count=count)
     if len(result_json) <= room.most_characters and count(result_json) <= tokens:
         return Preview(text=result_json, rendering=Rendering.FULL)
-    told = f"[preview of {len(result_json)} characters"
-    told += f"; read_tool_result with handle {handle} reads the rest]" if handle else "]"
-    left = room.share(tokens - count(told) - _JOINT)
-    text = told if left.tokens <= 0 else f"{told}\n{_write_json(result_json, left, pick_query_words(query))}"
+    title = f"[preview of {len(result_json)} characters"
+    title += f"; read_tool_result with handle {handle} reads the rest]" if handle else "]"
+    left = room.share(tokens - count(title) - _JOINT)
+    text = title if left.tokens <= 0 else f"{title}\n{_write_json(result_json, left, pick_query_words(query))}"
     return Preview(text=room.take(text) or room.cut(text), rendering=Rendering.PREVIEW)
 
 
@@ -520,8 +520,8 @@ def _write_list(read: list[Any], pointer: str, room: PreviewRoom, words: Sequenc
     if len(rows) == len(read) >= _LEAST_ROWS:
         return write_table(rows, name=f"{at}list", room=room, words=words)
     entries = [write_start(one, MAX_ENTRY_CHARACTERS) for one in read]
-    told = f"{at}list of {len(read)} values"
-    return write_entries(entries, numbers=range(len(read)), told=told, room=room, words=words)
+    title = f"{at}list of {len(read)} values"
+    return write_entries(entries, numbers=range(len(read)), title=title, room=room, words=words)
 
 
 def _is_large(value: object) -> bool:
@@ -577,15 +577,15 @@ def _write_object(
     small = [f"{clip(key, _MAX_NAME)}: {text}" for key, text in texts.items() if len(text) <= _SMALL_CHARACTERS]
     large = [key for key, text in texts.items() if len(text) > _SMALL_CHARACTERS]
     large.sort(key=lambda key: measure_json(read[key]))
-    told = f"{f'at {pointer}, ' if pointer else ''}{kind} of {len(read)} {'fields' if kind == 'object' else 'values'}"
+    title = f"{f'at {pointer}, ' if pointer else ''}{kind} of {len(read)} {'fields' if kind == 'object' else 'values'}"
     if large:
-        told += f", {len(large)} of them large"
-    parts = [told]
+        title += f", {len(large)} of them large"
+    parts = [title]
     if small:
         share = room.share(room.tokens // _HALF if large else room.tokens)
-        whole = "\n".join([told, *small])
+        whole = "\n".join([title, *small])
         taken = share.take(whole)
-        parts = [taken or write_entries(small, numbers=range(len(small)), told=told, room=share, words=words)]
+        parts = [taken or write_entries(small, numbers=range(len(small)), title=title, room=share, words=words)]
     for number, key in enumerate(large):
         left = room.tokens - room.count("\n".join(parts)) - _JOINT
         share = room.share(left // (len(large) - number) - _JOINT)

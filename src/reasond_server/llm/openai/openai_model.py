@@ -83,7 +83,7 @@ class OpenAIModel:
     def __post_init__(self) -> None:
         # The self.options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.
         self._body_options = self.options
-        self._told_window: int | None = None
+        self._reported_window: int | None = None
         self._breaker = Breaker(policy=self.options.retries, monotonic=self.monotonic)
         self._retries = Retries(policy=self.options.retries, monotonic=self.monotonic, random=self.random)
         self._cap = ConcurrencyCap(limit=self.options.max_concurrency, on_wait=self._report_wait)
@@ -121,7 +121,7 @@ class OpenAIModel:
     @property
     def context_window(self) -> int | None:
         """Window of the model in tokens, if the profile knows it or an error of the server has told it."""
-        known = [each for each in (self.options.profile.context_window, self._told_window) if each is not None]
+        known = [each for each in (self.options.profile.context_window, self._reported_window) if each is not None]
         return min(known, default=None)
 
     @property
@@ -181,7 +181,7 @@ class OpenAIModel:
         reported = int(error.metadata.get("context_window", 0)) if isinstance(error, ContextExhaustedError) else 0
         known = self.context_window
         if reported and (known is None or reported < known):
-            self._told_window = reported
+            self._reported_window = reported
             _log.warning(
                 "the model server told a smaller window than was known: it is kept to until the end of this process",
                 extra={"backend": self.options.name, "context_window": reported, "known": known or 0},

@@ -175,7 +175,7 @@ class ReactRun:
     empty_in_a_row: int = 0
     used_tokens: int = 0
     has_partial_result: bool = False
-    _told: ReactMetrics | None = None
+    _last_metrics: ReactMetrics | None = None
 
     @property
     def has_notes_in_last_call(self) -> bool:
@@ -437,9 +437,9 @@ class ReactRun:
             masked_observations=self.conversation.masked,
         )
         # The outcome usually has the metrics of the last step, and the same object is not validated again.
-        if self._told is None or metrics != self._told:
-            self._told = metrics
-        return self._told
+        if self._last_metrics is None or metrics != self._last_metrics:
+            self._last_metrics = metrics
+        return self._last_metrics
 
 
 async def start_run(task: Task, context: RunContext[ReactConfig], offers: Offers) -> ReactRun:

@@ -96,7 +96,7 @@ class _ShownTool:
 
     whole: ToolSpec
     level: int
-    told: ToolSpec
+    shown: ToolSpec
     tokens: int
 
 
@@ -117,7 +117,7 @@ def fit_specs(specs: Sequence[ToolSpec], *, counter: TokenCounter, window: int |
             raise _refuse_tools(shown, most)
         largest = max(open_places, key=lambda place: shown[place].tokens)
         shown[largest] = _show_at(shown[largest].whole, shown[largest].level + 1, counter)
-    return tuple(one.told for one in shown)
+    return tuple(one.shown for one in shown)
 
 
 def _has_room(tokens: Sequence[int], window: int | None) -> bool:
@@ -148,11 +148,11 @@ def _shorten_to_limit(spec: ToolSpec, counter: TokenCounter) -> _ShownTool:
 
 
 def _show_at(spec: ToolSpec, level: int, counter: TokenCounter) -> _ShownTool:
-    told = spec
+    shown = spec
     if level:
         description = spec.description[:_SHORT_DESCRIPTION] if level == _BARE else spec.description
-        told = replace(spec, description=description + _SHORTENED, parameters=_shorten(spec.parameters, level))
-    return _ShownTool(whole=spec, level=level, told=told, tokens=counter.count_text(_write_text(told)))
+        shown = replace(spec, description=description + _SHORTENED, parameters=_shorten(spec.parameters, level))
+    return _ShownTool(whole=spec, level=level, shown=shown, tokens=counter.count_text(_write_text(shown)))
 
 
 def _shorten(schema: Mapping[str, Any], level: int) -> dict[str, Any]:
