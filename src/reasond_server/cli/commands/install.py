@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -36,7 +37,13 @@ class ClientSetup:
 
 @command(app, "install", short_help="Print what Codex, Claude Code, Cline, Open WebUI or VS Code need to use a server.")
 def _install(
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="codex, claude, cline, openwebui or vscode.")],
+    client: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLIENT",
+            help="codex, claude, cline, openwebui, vscode; with tools cursor, vscode-mcp, claude-desktop.",
+        ),
+    ],
     *,
     url: Annotated[
         str, typer.Option(metavar="URL", help="Address of the server's HTTP listener.")
@@ -167,10 +174,39 @@ def _set_up_vs_code(base_url: str, model: str) -> ClientSetup:
     return ClientSetup(text=json.dumps([provider], indent=2), after=after)
 
 
+def _set_up_cursor(base_url: str, _model: str) -> ClientSetup:
+    """Return Cursor's file of tools, which names the variable of the token."""
+    server = {"url": _find_mcp(base_url), "headers": {"Authorization": f"Bearer ${{env:{_TOKEN}}}"}}
+    return ClientSetup(text=json.dumps({"mcpServers": {"reasond": server}}, indent=2), file=".cursor/mcp.json")
+
+
+def _set_up_vs_code_tools(base_url: str, _model: str) -> ClientSetup:
+    """Return VS Code's file of tools of a folder; it asks for the token once and keeps it."""
+    token = {"type": "promptString", "id": "reasond-token", "description": "Token of reasond", "password": True}
+    headers = {"Authorization": "Bearer ${input:reasond-token}"}
+    server = {"type": "http", "url": _find_mcp(base_url), "headers": headers}
+    text = json.dumps({"inputs": [token], "servers": {"reasond": server}}, indent=2)
+    return ClientSetup(text=text, after="It belongs in .vscode/mcp.json of a folder.")
+
+
+def _set_up_claude_desktop(_base_url: str, _model: str) -> ClientSetup:
+    """Return the block for Claude Desktop, which starts programs by their whole path."""
+    server = {"command": str(Path(sys.executable).with_name("reasond")), "args": ["mcp"]}
+    text = json.dumps({"mcpServers": {"reasond": server}}, indent=2)
+    return ClientSetup(text=text, after="It belongs in claude_desktop_config.json: Settings, Developer, Edit Config.")
+
+
+def _find_mcp(base_url: str) -> str:
+    return f"{base_url.removesuffix('/v1')}/mcp"
+
+
 _CLIENTS: Final[Mapping[str, Callable[[str, str], ClientSetup]]] = {
     "codex": _set_up_codex,
     "claude": _set_up_claude,
     "cline": _set_up_cline,
     "openwebui": _set_up_open_webui,
     "vscode": _set_up_vs_code,
+    "claude-desktop": _set_up_claude_desktop,
+    "cursor": _set_up_cursor,
+    "vscode-mcp": _set_up_vs_code_tools,
 }

@@ -97,3 +97,17 @@ def test_what_cannot_work_is_refused_by_name(client: str, url: str, model: str, 
         install(client, url=url, model=model, home=None, environ=TOKEN)
     assert named in f"{refused.value.message} {refused.value.remedy}"
     assert refused.value.code is ExitCode.BAD_REQUEST
+
+
+def test_hosts_of_tools_get_the_address_of_mcp_and_name_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+    cursor = json.loads(read_printed(capsys, "cursor", url=f"{URL}/v1").partition("\n")[2].partition("\n\nA key")[0])
+    assert cursor["mcpServers"]["reasond"] == {
+        "url": f"{URL}/mcp",
+        "headers": {"Authorization": "Bearer ${env:REASOND_TOKEN}"},
+    }
+    code = json.loads(read_printed(capsys, "vscode-mcp").partition("\nIt belongs")[0])
+    assert (code["servers"]["reasond"]["type"], code["servers"]["reasond"]["url"]) == ("http", f"{URL}/mcp")
+    assert code["servers"]["reasond"]["headers"]["Authorization"] == f"Bearer ${{input:{code['inputs'][0]['id']}}}"
+    desktop = json.loads(read_printed(capsys, "claude-desktop").partition("\nIt belongs")[0])
+    assert desktop["mcpServers"]["reasond"]["args"] == ["mcp"]
+    assert desktop["mcpServers"]["reasond"]["command"].endswith("/reasond")
