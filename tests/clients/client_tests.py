@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from reasond_server.errors.limits import OverloadedError
+from reasond_server.errors.reasons import build_error
 from tests.clients.building import run_commands, run_if_changed
+from tests.clients.refused_calls import ask_refused
 from tests.clients.scenario_run import run_scenarios
 from tests.clients.scenarios import read_cuts, read_scenarios
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from tests.clients.scenarios import Scenario
 
 TOLD = 5
+# More than twice what the service config waits before the first two retries: 0.36 s and 1.44 s at most.
+WAIT_S = 3.0
 
 
 def tell(scenarios: Sequence[Scenario], problems: Mapping[str, Sequence[str]]) -> str:
@@ -59,6 +65,20 @@ class ClientTests:
 
     def test_the_client_reports_every_event_once_over_its_cuts(self, driver: DriverProgram) -> None:
         assert not tell(read_share(driver), find_problems(driver))
+
+    def test_no_retry_comes_before_the_time_that_the_server_tells(self, driver: DriverProgram, tmp_path: Path) -> None:
+        refusals = [OverloadedError("full", retry_after_s=WAIT_S) for _ in range(2)]
+
+        answer, arrivals = asyncio.run(ask_refused(driver, refusals, tmp_path))
+
+        waits = [after - before for before, after in pairwise(arrivals)]
+        assert (answer["outcome"], len(waits)) == ("ok", len(refusals))
+        assert min(waits) >= WAIT_S, waits
+
+    def test_no_retry_comes_where_it_cannot_help(self, driver: DriverProgram, tmp_path: Path) -> None:
+        answer, arrivals = asyncio.run(ask_refused(driver, [build_error("OVERLOADED", "it was full")], tmp_path))
+
+        assert (answer["outcome"], answer["reason"], len(arrivals)) == ("error", "OVERLOADED", 1)
 
     def test_the_client_passes_its_own_checks(self, driver: DriverProgram) -> None:
         run_if_changed(driver, driver.checks)

@@ -70,8 +70,10 @@ export function callTransport(transport: Transport, settings: CallSettings): Tra
         if (!isRetried || error.code !== Code.Unavailable || signal?.aborted) throw error;
         throttleTokens = Math.max(throttleTokens - 1, 0);
         const backoffMs = RETRY_POLICY.initialBackoffMs * RETRY_POLICY.backoffMultiplier ** (attempts - 1);
-        const waitMs = Math.min(backoffMs, RETRY_POLICY.maxBackoffMs) * (0.8 + 0.4 * Math.random());
-        const mayRetry = ++attempts <= RETRY_POLICY.maxAttempts && throttleTokens > maxTokens / 2;
+        const ownMs = Math.min(backoffMs, RETRY_POLICY.maxBackoffMs) * (0.8 + 0.4 * Math.random());
+        // The server's word goes first: how long to wait, or a negative number where a retry cannot help.
+        const waitMs = Number(error.cause.metadata.get("grpc-retry-pushback-ms") ?? ownMs);
+        const mayRetry = waitMs >= 0 && ++attempts <= RETRY_POLICY.maxAttempts && throttleTokens > maxTokens / 2;
         if (!mayRetry || performance.now() + waitMs >= endsAt) throw error;
         await pause(waitMs, signal);
       }

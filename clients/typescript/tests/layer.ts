@@ -51,6 +51,22 @@ test("a call of the retry table is tried four times with one request id, another
   assert.equal(deletions, 1);
 });
 
+test("a retry comes when the server says, and not at all where it says never", async () => {
+  const pushbacks = ["1", "0", "-1"];
+  let calls = 0;
+  const client = serve((router) =>
+    router.service(ReasoningService, {
+      reason() {
+        const refusal = told(Code.Unavailable, "OVERLOADED");
+        refusal.metadata.set("grpc-retry-pushback-ms", pushbacks[calls++] ?? "");
+        throw refusal;
+      },
+    }),
+  );
+  await assert.rejects(client.reason("?"), { reason: "OVERLOADED" });
+  assert.equal(calls, 3);
+});
+
 test("an expired token is asked for once more, a token that stays expired ends the call", async () => {
   const seen: (string | null)[] = [];
   let reads = 0;

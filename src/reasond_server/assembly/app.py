@@ -295,7 +295,7 @@ class Server:
         )
         services = self._services(core, agents)
         a2a = self._build_a2a(core)
-        self._grpc = self._grpc_server([*services, *([] if a2a is None else [a2a.grpc])])
+        self._grpc = self._grpc_server(core, [*services, *([] if a2a is None else [a2a.grpc])])
         if settings.server.http_address:
             self._http = self._http_server(core, agents, services, {} if a2a is None else {A2A_ROOT: a2a.http})
         await core.tools.start()
@@ -348,7 +348,7 @@ class Server:
             observer=self._telemetry.observer,
         )
 
-    def _grpc_server(self, services: Sequence[Service]) -> GrpcServer:
+    def _grpc_server(self, core: Core, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
             services=services,
@@ -359,6 +359,7 @@ class Server:
             new_call_id=self._clock.new_id,
             observer=self._telemetry.observer,
             tracing=self._tracing,
+            look=lambda: core.runner.load,
         )
 
     def _http_server(

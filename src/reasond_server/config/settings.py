@@ -160,6 +160,16 @@ class ServerSettings(Section):
         description="PEM file of authorities; if set, clients must present a certificate that one of them signed.",
     )
     reflection: bool = Field(default=True, description="Whether gRPC reflection tells callers what can be called.")
+    load_reports: Literal["off", "calls", "streams", "both"] = Field(
+        default="off",
+        description="Where gRPC clients learn the load (ORCA): in trailers of calls, or in streams, without a token.",
+    )
+    load_report_interval_s: float = Field(
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="Seconds between measurements of the load, and reports.",
+    )
     workers: int = Field(
         default=1,
         ge=1,

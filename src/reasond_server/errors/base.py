@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -121,6 +122,11 @@ class ReasondError(Exception):
         error = type(self).__new__(type(self), *self.args)
         error.__dict__.update(self.__dict__)
         return error
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """`retry_after_s` in milliseconds, rounded up: who waits so long does not come early."""
+        return None if self.retry_after_s is None else max(0, math.ceil(self.retry_after_s * 1000))
 
     @property
     def full_message(self) -> str:

@@ -102,3 +102,8 @@ REFUSED: Final = (ContextExhaustedError, RequestRefusedError, PromptFilteredErro
 
 UNSPENT: Final = (ModelUnavailableError, ModelRateLimitedError, ModelTimeoutError, *REFUSED)
 """The errors that a model raises before its first text: the call was refused, and costs nothing."""
+
+
+def can_be_retried(error: ReasondError) -> bool:
+    """Whether the same request may succeed later: waiting helps, or a model refused it and nothing was spent."""
+    return error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))

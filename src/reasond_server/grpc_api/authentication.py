@@ -11,6 +11,7 @@ from reasond_server.access.tokens import build_missing_token_error, parse_bearer
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.grpc_api.guard import RpcCall, get_current_call
 from reasond_server.grpc_api.handlers import wrap_handler
+from reasond_server.grpc_api.load_reports import LOAD_SERVICE
 from reasond_server.telemetry.scope import note_caller
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 EXEMPT_SERVICES: Final = frozenset(
     {
+        LOAD_SERVICE,
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
     }
 )
-"""Probes and tools call these without a token; they reveal nothing about any run."""
+"""Probes, tools and load balancers call these without a token; they reveal nothing about any run."""
 
 _HINT: Final = "Send metadata 'authorization: Bearer <token>'"
 

@@ -24,6 +24,7 @@ from reasond_server.grpc_api.listeners import (
     channel_arguments,
     require_address,
 )
+from reasond_server.grpc_api.load_reports import LOAD_SERVICE, LoadReports
 from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.metadata_gc import MetadataCollector
 from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.grpc_api.handlers import GrpcService, Layer
     from reasond_server.grpc_api.listeners import GrpcOptions
     from reasond_server.grpc_api.standard_services import HealthServicer
+    from reasond_server.runs.live_runs import Load
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
@@ -57,7 +59,7 @@ class GrpcServer:
     """Serves the core over gRPC.
 
     `authenticate` converts a bearer token into a principal, and `require` rejects one that lacks the permission
-    for an operation of one of the `services`. Readiness is reported through `health`.
+    for an operation of one of the `services`. Readiness is reported through `health`; `look` tells the load.
     """
 
     def __init__(
@@ -72,7 +74,13 @@ class GrpcServer:
         new_call_id: Callable[[], str],
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
+        look: Callable[[], Load] | None = None,
     ) -> None:
+        self._load = (
+            None
+            if look is None or options.load_reports == "off"
+            else LoadReports(look=look, interval_s=options.load_report_interval_s)
+        )
         self._options = options
         self._services = services
         self.health = health
@@ -81,6 +89,7 @@ class GrpcServer:
             collector=MetadataCollector(max_metadata_bytes=options.max_metadata_bytes),
             observer=observer,
             tracing=tracing,
+            load=None if options.load_reports == "streams" else self._load,
         )
         self._codec = Codec(max_send_bytes=options.max_send_bytes)
         self._authentication = Authentication(
@@ -124,6 +133,8 @@ class GrpcServer:
             await self._start_all()
             await self.stop(grace_s=0)
             raise
+        if self._load is not None:
+            self._load.begin()
         await self._start_all()
 
     def begin_drain(self) -> None:
@@ -150,7 +161,7 @@ class GrpcServer:
         self.begin_drain()
         if grace_s > 0:
             await self.close_listeners()
-        self.health.end_watches()
+        self._end_watches()
         servers, self._servers = self._servers, []
         stopping = [*self._ending, *(asyncio.ensure_future(server.stop(grace_s)) for server in servers)]
         if stopping:
@@ -164,11 +175,17 @@ class GrpcServer:
 
     async def _close_listeners(self) -> None:
         with self._guard.hold_ends():
-            self.health.end_watches()
+            self._end_watches()
             await self._until_quiet()
             self._ending = [asyncio.ensure_future(server.stop(_FOR_EVER_S)) for server in self._servers]
             # After one turn of the event loop, each server has begun to stop and has sent its GOAWAYs.
             await asyncio.sleep(0)
+
+    def _end_watches(self) -> None:
+        """End the streams that would last as long as the server."""
+        self.health.end_watches()
+        if self._load is not None:
+            self._load.close()
 
     async def _until_quiet(self) -> None:
         """Wait until no more calls arrive."""
@@ -204,9 +221,12 @@ class GrpcServer:
         for service in self._services:
             service.register(methods)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, methods)
+        names = [*(service.declaration.name for service in self._services), HEALTH_SERVICE]
+        if self._load is not None and options.load_reports != "calls":
+            self._load.register(methods)
+            names.append(LOAD_SERVICE)
         if options.reflection:
-            names = [service.declaration.name for service in self._services]
-            add_reflection(methods, (*names, HEALTH_SERVICE))
+            add_reflection(methods, names)
         # Checks come before binding: a port that is open for a moment would accept calls.
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))

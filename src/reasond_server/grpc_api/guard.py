@@ -19,7 +19,8 @@ from reasond_server.base.clock import CALL_ID_KEY, choose_call_id
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import wrap_handler
-from reasond_server.grpc_api.statuses import build_status
+from reasond_server.grpc_api.load_reports import LOAD_KEY, LOAD_SERVICE
+from reasond_server.grpc_api.statuses import PUSHBACK_KEY, build_status, find_pushback
 from reasond_server.telemetry.logs import emit_line
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
     from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata
+    from reasond_server.grpc_api.load_reports import LoadReports
     from reasond_server.grpc_api.metadata_gc import MetadataCollector
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.propagation import TraceContext
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 STATUS_KEY: Final = "grpc-status-details-bin"
 TRANSPORT: Final = "grpc"
-QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.")
+QUIET_PREFIXES: Final = ("/grpc.health.", "/grpc.reflection.", f"/{LOAD_SERVICE}/")
 # Codes that grpc sets by itself and that are faults; for our own errors, the reason decides.
 _FAULTS: Final = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 _AUTHORIZATION: Final = "authorization"
@@ -65,7 +67,9 @@ class ErrorGuard:
         monotonic: Callable[[], float] = time.monotonic,
         observer: CallObserver = UNOBSERVED,
         tracing: Tracing | None = None,
+        load: LoadReports | None = None,
     ) -> None:
+        self._load = load
         self._observer = observer
         self._new_call_id = new_call_id
         self._collector = collector
@@ -132,7 +136,7 @@ class ErrorGuard:
             enter(scope := Scope(call.call_id, call.trace))
             arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
             # Set before anything can fail: grpc sends it with every status, including its own.
-            context.set_trailing_metadata(((CALL_ID_KEY, call.call_id),))
+            context.set_trailing_metadata(self._build_trailers(call))
             task, started = _this_task(), self._monotonic()
             self._running.add(task)
             code, failure = "", None
@@ -146,9 +150,14 @@ class ErrorGuard:
                 if self._release is not None:
                     await self._release.wait()
                 if failure is None:
+                    if self._load is not None:
+                        context.set_trailing_metadata(self._build_trailers(call))
                     return answer
                 code = _announce(call, failure, status)
-                await _abort(context, call, status)
+                pushback = find_pushback(failure, left_s=remaining_s(context))
+                told = ((PUSHBACK_KEY, pushback),) if pushback else ()
+                trailers = (*self._build_trailers(call), (STATUS_KEY, status.SerializeToString()), *told)
+                await context.abort(grpc.StatusCode[code], status.message, trailing_metadata=trailers)
             except asyncio.CancelledError:
                 code = code or _code_of_cancellation(context)
                 raise
@@ -168,6 +177,11 @@ class ErrorGuard:
             return None
 
         return serve
+
+    def _build_trailers(self, call: RpcCall) -> tuple[tuple[str, str | bytes], ...]:
+        """Return the metadata that come with every status."""
+        own = (CALL_ID_KEY, call.call_id)
+        return (own,) if self._load is None else (own, (LOAD_KEY, self._load.latest))
 
     def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
         self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
@@ -244,12 +258,6 @@ def _to_status(failure: ReasondError, call: RpcCall) -> tuple[ReasondError, Stat
     except Exception as error:  # noqa: BLE001 - grpc.aio would send its text to the peer
         fault = _fault("a failure could not be told", error)
         return fault, build_status(fault, call_id=call.call_id)
-
-
-async def _abort(context: Context, call: RpcCall, status: Status) -> None:
-    trailers = ((CALL_ID_KEY, call.call_id), (STATUS_KEY, status.SerializeToString()))
-    code = grpc.StatusCode[_CODE_NAMES[status.code]]
-    await context.abort(code, status.message, trailing_metadata=trailers)
 
 
 async def _leave(context: Context) -> None:

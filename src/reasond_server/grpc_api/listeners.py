@@ -168,6 +168,8 @@ class GrpcOptions:
     min_ping_interval_s: float = 10.0
     max_connection_age_s: float = 1800.0
     max_connection_age_grace_s: float = 600.0
+    load_reports: str = "off"
+    load_report_interval_s: float = 1.0
 
     @classmethod
     def of(cls, settings: object) -> GrpcOptions:

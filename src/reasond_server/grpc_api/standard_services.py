@@ -23,6 +23,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # shipped
 )
 
 from reasond_server.errors.base import show
+from reasond_server.grpc_api.load_reports import LOAD_SERVICE, add_load_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,7 @@ STANDARD_METHODS: Final = (
     "grpc.health.v1.Health/Watch",
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    f"{LOAD_SERVICE}/StreamCoreMetrics",
 )
 """Every RPC of the standard services: its path without the leading slash."""
 
@@ -131,7 +133,7 @@ _V1_FILE: Final = "grpc/reflection/v1/reflection.proto"
 def add_reflection(methods: MethodTable, services: Iterable[str]) -> None:
     """Let clients ask the server of `methods` for the protos of `services` and of reflection itself."""
     names = (*services, V1_SERVICE, V1ALPHA_SERVICE)
-    servicer = reflection.aio.ReflectionServicer(names, pool=_Pools(_v1_pool()))
+    servicer = reflection.aio.ReflectionServicer(names, pool=_Pools(_build_own_pool()))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, methods)
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
@@ -141,8 +143,8 @@ def add_reflection(methods: MethodTable, services: Iterable[str]) -> None:
     methods.add_registered_method_handlers(V1_SERVICE, {"ServerReflectionInfo": handler})
 
 
-def _v1_pool() -> descriptor_pool.DescriptorPool:
-    """Return a pool with the file of v1, which has the messages of v1alpha in another package."""
+def _build_own_pool() -> descriptor_pool.DescriptorPool:
+    """Return a pool with the files of load reports, and of v1: the messages of v1alpha in another package."""
     alpha = descriptor_pb2.FileDescriptorProto()
     reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
     text = text_format.MessageToString(alpha).replace("grpc.reflection.v1alpha", "grpc.reflection.v1")
@@ -150,6 +152,7 @@ def _v1_pool() -> descriptor_pool.DescriptorPool:
     file.name = _V1_FILE
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
+    add_load_files(pool)
     return pool
 
 
@@ -165,7 +168,7 @@ def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and 
 
 
 class _Pools:
-    """The default pool, then a second one: the file of v1 must not be added to the process-wide pool."""
+    """The default pool, then a second one: its files must not be added to the process-wide pool."""
 
     def __init__(self, second: descriptor_pool.DescriptorPool) -> None:
         self._first: Any = descriptor_pool.Default()

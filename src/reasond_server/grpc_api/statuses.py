@@ -14,6 +14,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
 from reasond_server.errors.base import INTERNAL_MESSAGE
+from reasond_server.errors.model import can_be_retried
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -30,6 +31,13 @@ _CODES: Final = {code.name: code for code in grpc.StatusCode}
 
 CODES: Final = tuple(_CODES)
 """The names of the status codes."""
+
+PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
+_NEVER: Final = "-1"
+# A client stops all its retries after many pushbacks, so calls that no policy retries get none.
+_RETRIED_CODES: Final = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL"})
+# A client holds the call for so long, and its caller does not learn why: whoever waits longer shall know it.
+_MAX_PUSHBACK_MS: Final = 60_000
 
 
 def find_code(error: ReasondError) -> grpc.StatusCode:
@@ -63,6 +71,19 @@ def build_status(error: ReasondError, *, call_id: str) -> status_pb2.Status:
     return status
 
 
+def find_pushback(error: ReasondError, *, left_s: float | None) -> str:
+    """Return the value of `grpc-retry-pushback-ms` for `error`; empty if the client's own policy shall decide.
+
+    It is the wait in milliseconds, or -1 if a retry cannot help: also if the wait is longer than a minute or than the
+    `left_s` seconds to the deadline, which would end the call with a worse answer. Source: gRFC A6.
+    """
+    wait_ms = error.retry_after_ms
+    if wait_ms is not None:
+        is_late = left_s is not None and wait_ms >= left_s * 1000
+        return _NEVER if is_late or wait_ms > _MAX_PUSHBACK_MS else str(wait_ms)
+    return _NEVER if error.declaration.grpc_status in _RETRIED_CODES and not can_be_retried(error) else ""
+
+
 def clip_message(text: str) -> str:
     """Return `text` cut so that its percent-encoded form fits the trailers."""
     text = _encodable(text)
@@ -94,9 +115,9 @@ def _clip(text: str) -> str:
 def _standing_details(error: ReasondError) -> list[Message]:
     """Return the details of fixed size, which programs use."""
     details: list[Message] = []
-    if error.retry_after_s is not None:
+    if error.retry_after_ms is not None:
         delay = duration_pb2.Duration()
-        delay.FromMilliseconds(max(0, round(error.retry_after_s * 1000)))
+        delay.FromMilliseconds(error.retry_after_ms)
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     description = _clip(error.message)
     if error.declaration.is_quota:

@@ -174,8 +174,8 @@ def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
     advice: dict[str, Any] = {}
     if is_bare and error.remedy:
         advice["remedy"] = error.remedy
-    if error.retry_after_s is not None:
-        advice["retry_after_ms"] = max(0, round(error.retry_after_s * 1000))
+    if error.retry_after_ms is not None:
+        advice["retry_after_ms"] = error.retry_after_ms
     if error.violations:
         advice["violations"] = [
             {"field": violation.field, "description": violation.description} for violation in error.violations

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE
-from reasond_server.errors.model import REFUSED, UNSPENT
+from reasond_server.errors.model import can_be_retried
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.openai_requests import SAMPLING
 from reasond_server.types.values import value
@@ -162,11 +162,10 @@ def map_code(reason: str) -> str:
 def write_headers(error: ReasondError, status: int) -> list[tuple[bytes, bytes]]:
     """Return the headers that say when a request may be sent again."""
     # The clients of OpenAI retry 429 and 5xx by themselves: this header tells them where that would help.
-    may_help = error.retry_after_s is not None or (isinstance(error, UNSPENT) and not isinstance(error, REFUSED))
-    headers = [(b"x-should-retry", b"true" if may_help and status >= STATUSES["RESOURCE_EXHAUSTED"] else b"false")]
-    if error.retry_after_s is not None:
-        wait_s = max(0.0, error.retry_after_s)
-        headers += [(b"retry-after", b"%d" % math.ceil(wait_s)), (b"retry-after-ms", b"%d" % round(wait_s * 1000))]
+    may_help = can_be_retried(error) and status >= STATUSES["RESOURCE_EXHAUSTED"]
+    headers = [(b"x-should-retry", b"true" if may_help else b"false")]
+    if (wait_ms := error.retry_after_ms) is not None:
+        headers += [(b"retry-after", b"%d" % math.ceil(wait_ms / 1000)), (b"retry-after-ms", b"%d" % wait_ms)]
     if status == STATUSES["UNAUTHENTICATED"]:
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +12,7 @@ from reasond_server.errors.limits import DrainingError, OverloadedError
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     from reasond_server.telemetry.observers import RunObserver
@@ -71,9 +73,16 @@ class Admission:
     max_queued: int = 0
     queue_timeout_s: float = 0.0
     observer: RunObserver = UNOBSERVED
+    monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._running = 0
+        self._busy_s = 0.0
+        self._counted_s = self.monotonic()
+        self.begun = 0
+        """How many requests got a place."""
+        self.refused = 0
+        """How many requests were refused because the server was full."""
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self.is_draining = False
 
@@ -81,6 +90,11 @@ class Admission:
     def running(self) -> int:
         """The number of places in use."""
         return self._running
+
+    @property
+    def busy_s(self) -> float:
+        """The seconds for which places were in use, over all places."""
+        return self._busy_s + self._running * (self.monotonic() - self._counted_s)
 
     @property
     def queued(self) -> int:
@@ -103,13 +117,13 @@ class Admission:
         if self._running < self.max_running and not self._queues:
             return self.force()
         if self.queued >= self.max_queued:
-            raise self._overload_error(f"and {self.queued} more wait" if self.max_queued else "")
+            raise self._refuse(f"and {self.queued} more wait" if self.max_queued else "")
         timeout_s = self.queue_timeout_s if within_s is None else min(within_s, self.queue_timeout_s)
         return await self._wait(tenant, timeout_s)
 
     def force(self) -> Place:
         """Return a place even if none is free: executions that are taken over were admitted before."""
-        self._running += 1
+        self._give()
         return Place(self)
 
     def require_open(self) -> None:
@@ -131,12 +145,21 @@ class Admission:
 
     def free(self) -> None:
         """Record that a place was released, and give it to the next request in the queue."""
-        self._running -= 1
+        self._count(-1)
         while self._running < self.max_running and self._queues:
             waiter = self._next()
             if not waiter.done():
-                self._running += 1
+                self._give()
                 waiter.set_result(None)
+
+    def _give(self) -> None:
+        self._count(1)
+        self.begun += 1
+
+    def _count(self, by: int) -> None:
+        """Change the number of places in use."""
+        self._busy_s, self._counted_s = self.busy_s, self.monotonic()
+        self._running += by
 
     async def _wait(self, tenant: str, timeout_s: float) -> Place:
         loop = asyncio.get_running_loop()
@@ -151,7 +174,7 @@ class Admission:
             # After a stall of the event loop, the timeout and the place may arrive together.
             if not _has_come(waiter):
                 outcome = "timeout"
-                raise self._overload_error(f"and no place became free within {timeout_s:g} s") from None
+                raise self._refuse(f"and no place became free within {timeout_s:g} s") from None
             outcome = "admitted"
         except DrainingError:
             outcome = "draining"
@@ -186,7 +209,9 @@ class Admission:
             del self._queues[tenant]
         return waiter
 
-    def _overload_error(self, waiting: str) -> OverloadedError:
+    def _refuse(self, waiting: str) -> OverloadedError:
+        """Count a refusal, and return its error."""
+        self.refused += 1
         text = f"{self._running} executions are running, as many as max_concurrent_requests allows"
         return OverloadedError(
             f"{text}, {waiting}" if waiting else text,

@@ -57,11 +57,19 @@ class RunnerLimits:
 
 @value
 class Load:
-    """The number of executions that hold a place, of those that wait for one, and of all places."""
+    """The number of executions that hold a place, of those that wait for one, and of all places.
+
+    The other figures only grow: the seconds for which places were in use, over all places; the requests that got a
+    place, and that were refused because the server was full; the tokens that model calls were charged.
+    """
 
     running: int
     queued: int
     places: int
+    busy_s: float
+    begun: int
+    refused: int
+    tokens: int
 
 
 class LiveRuns:

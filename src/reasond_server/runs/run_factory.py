@@ -217,6 +217,8 @@ class RunFactory:
     observer: WorkObserver = UNOBSERVED
 
     def __post_init__(self) -> None:
+        self.tokens = 0
+        """The tokens that all model calls were charged."""
         self._mark_key = self.clock.new_nonce()
         self._plan_keepers = {
             name for name, kind in self.kinds.items() if self.limits.records_content and kind.keeps_plan
@@ -241,6 +243,16 @@ class RunFactory:
             is_recoverable=not obstacle,
             predecessor=predecessor,
         )
+
+    def _count_spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
+        """Return what is called with the usage that each call of a model is charged."""
+        observe = self.observer.spending(strategy, model)
+
+        def count(usage: Usage) -> None:
+            self.tokens += usage.total_tokens
+            observe(usage)
+
+        return count
 
     def _choose_mark(self, request: WorkRequest, nonce: str) -> str:
         """Return the mark of a new run: that of the runs of its tenant whose prompts begin alike, else `nonce`.
@@ -388,7 +400,7 @@ class RunFactory:
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
             account=self.account_of(request.tenant, request.subject, log.execution.execution_id),
-            spending=partial(self.observer.spending, work.name),
+            spending=partial(self._count_spending, work.name),
             wait_for_lease=wait_for_lease,
             observer=self.observer,
             monotonic=monotonic,

@@ -188,7 +188,7 @@ class Runner:
         self.runs = LiveRuns()
         self.request_ids = RequestIds(store=store, runs=self.runs.by_id, queue_timeout_s=limits.queue_timeout_s)
         self._lease = Lease(owner=clock.new_id(), seconds=limits.lease_s)
-        self._admission = _open_admission(limits, observer)
+        self._admission = _open_admission(limits, clock, observer)
         self._writer = LogWriter(store=store, random=clock.random, tell=tell, observer=observer)
         new_tenure = partial(Tenure, lease_s=limits.lease_s, monotonic=clock.monotonic)
         self._factory = RunFactory(
@@ -233,9 +233,17 @@ class Runner:
 
     @property
     def load(self) -> Load:
-        """The number of running and waiting executions, and of places."""
+        """How busy this process is."""
         admission = self._admission
-        return Load(running=admission.running, queued=admission.queued, places=self._limits.max_concurrent)
+        return Load(
+            running=admission.running,
+            queued=admission.queued,
+            places=self._limits.max_concurrent,
+            busy_s=admission.busy_s,
+            begun=admission.begun,
+            refused=admission.refused,
+            tokens=self._factory.tokens,
+        )
 
     def begin(self) -> None:
         """Start the upkeep, which looks for abandoned executions at once and then every third of a lease."""
@@ -427,10 +435,11 @@ class Runner:
         return self._recoverer.begin(run, place, since_s=self._clock.monotonic()).identity
 
 
-def _open_admission(limits: RunnerLimits, observer: WorkObserver) -> Admission:
+def _open_admission(limits: RunnerLimits, clock: Clock, observer: WorkObserver) -> Admission:
     return Admission(
         max_running=limits.max_concurrent,
         max_queued=limits.max_queued,
         queue_timeout_s=limits.queue_timeout_s,
         observer=observer,
+        monotonic=clock.monotonic,
     )

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
     from reasond_server.grpc_api.guard import ErrorGuard
     from reasond_server.grpc_api.handlers import Layer
+    from reasond_server.runs.live_runs import Load
     from reasond_server.types import Task
 
 SOON = 120.0
@@ -258,9 +259,10 @@ def new_server(
     repairs: Any = None,
     *,
     write_timeout_s: float = 30.0,
+    look: Callable[[], Load] | None = None,
     **options: Any,
 ) -> GrpcServer:
-    """Build a server on a free port; `options` are those of GrpcOptions."""
+    """Build a server on a free port; `options` are those of GrpcOptions, and `look` tells its load."""
     counter = itertools.count(1)
     desk: Any = None if reasoning is None else reasoning.desk
     chosen = GrpcOptions(**{"grpc_address": "127.0.0.1:0", **options})
@@ -277,6 +279,7 @@ def new_server(
         authenticate=authenticate,
         require=require_permission,
         new_call_id=lambda: f"minted-{next(counter)}",
+        look=look,
     )
 
 

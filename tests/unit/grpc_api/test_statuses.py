@@ -6,11 +6,17 @@ import grpc
 import pytest
 
 from reasond_server.errors.base import InternalError, ReasondError, SettingsError, Violation
-from reasond_server.errors.limits import DrainingError, RateLimitedError
-from reasond_server.errors.model import ContextExhaustedError, ModelFailedError
-from reasond_server.errors.reasons import list_error_classes
+from reasond_server.errors.limits import DrainingError, OverloadedError, RateLimitedError
+from reasond_server.errors.model import (
+    ContextExhaustedError,
+    ModelFailedError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    RequestRefusedError,
+)
+from reasond_server.errors.reasons import build_error, list_error_classes
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyNotFoundError
-from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, build_status, clip_message, find_code
+from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, build_status, clip_message, find_code, find_pushback
 from tests.unit.grpc_api.parts import details_of
 
 
@@ -65,6 +71,46 @@ def test_a_negative_delay_becomes_none_at_all() -> None:
     error = RateLimitedError("now", retry_after_s=-1.0)
 
     assert details_of(build_status(error, call_id="r"))["RetryInfo"].retry_delay.ToMilliseconds() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "pushback"),
+    [
+        (OverloadedError("full"), "1000"),
+        (OverloadedError("full", retry_after_s=0.0), "0"),
+        (RateLimitedError("too many", retry_after_s=0.0001), "1"),
+        (RateLimitedError("too many", retry_after_s=-1.0), "0"),
+        (RateLimitedError("too many", retry_after_s=60.0), "60000"),
+        (RateLimitedError("too many", retry_after_s=60.001), "-1"),
+        (RateLimitedError("it never fits"), "-1"),
+        (build_error("OVERLOADED", "it was full"), "-1"),
+        (ModelFailedError("after tokens were spent"), "-1"),
+        (RequestRefusedError("it would be refused again"), "-1"),
+        (InternalError("a fault"), "-1"),
+        # Nothing was spent, and when it helps nobody knows: the client's policy decides.
+        (ModelUnavailableError("away"), ""),
+        (ModelTimeoutError("late"), ""),
+        # No policy retries these codes, and each -1 costs the client one of the tokens of its throttle.
+        (StrategyNotFoundError("unknown"), ""),
+        (InvalidRequestError("wrong"), ""),
+        (ContextExhaustedError("too long"), ""),
+    ],
+    ids=lambda each: each.reason if isinstance(each, ReasondError) else each,
+)
+def test_a_refusal_tells_the_retries_of_grpc_when_they_may_come(error: ReasondError, pushback: str) -> None:
+    assert find_pushback(error, left_s=None) == pushback
+
+
+def test_no_retry_is_told_that_would_come_after_the_deadline() -> None:
+    error = OverloadedError("full", retry_after_s=1.5)
+
+    assert [find_pushback(error, left_s=left_s) for left_s in (1.5, 1.51, -1.0)] == ["-1", "1500", "-1"]
+
+
+def test_no_wait_is_told_shorter_than_it_is() -> None:
+    details = details_of(build_status(RateLimitedError("too many", retry_after_s=0.0004), call_id="r"))
+
+    assert details["RetryInfo"].retry_delay.ToMilliseconds() == 1
 
 
 def test_a_limit_names_who_has_reached_it() -> None:

@@ -179,3 +179,20 @@ async def test_who_had_to_wait_is_told_with_how_it_ended_and_others_are_not() ->
         name.split()[1]: value for name, value in found.items() if name.startswith("reasond_queue_wait_seconds_count")
     }
     assert waits == {"admitted": 1, "gone": 1, "timeout": 1, "draining": 1}
+
+
+async def test_the_time_of_the_places_in_use_is_counted_and_who_began_and_who_was_refused() -> None:
+    now_s = 10.0
+    admission = Admission(max_running=2, max_queued=1, queue_timeout_s=0.0, monotonic=lambda: now_s)
+    first, second = await admission.enter("a"), await admission.enter("a")
+    now_s = 13.0
+    assert admission.busy_s == 6.0
+    first.release()
+    now_s = 14.0
+    first.release()
+    second.release()
+    now_s = 99.0
+    assert admission.busy_s == 7.0
+    with admission.force(), admission.force(), pytest.raises(OverloadedError):
+        await admission.enter("a")
+    assert (admission.begun, admission.refused) == (4, 1)

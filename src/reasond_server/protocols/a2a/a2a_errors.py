@@ -86,8 +86,8 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
     metadata = {"request_id": call_id}
     if error.execution_id:
         metadata["task_id"] = error.execution_id
-    if error.retry_after_s is not None:
-        metadata["retry_after_ms"] = str(max(0, round(error.retry_after_s * 1000)))
+    if error.retry_after_ms is not None:
+        metadata["retry_after_ms"] = str(error.retry_after_ms)
     name, domain = (declared.name, _OWN_DOMAIN) if known is None else (known.name, _DOMAIN)
     details: list[dict[str, Any]] = [{"@type": _INFO, "reason": name, "domain": domain, "metadata": metadata}]
     if error.violations:
