@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -13,6 +13,7 @@ from mcp import StdioServerParameters
 from mcp.client import Client
 
 from tests.faults.upstream import upstream
+from tests.unit.protocols.mcp.hosting import text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def host(folder: Path, **environ: str) -> StdioServerParameters:
 
 
 @MODES
-async def test_a_host_starts_it_and_finds_earlier_executions_again(mode: str, tmp_path: Path) -> None:
+async def test_a_host_starts_it_and_finds_earlier_executions_again(mode: Any, tmp_path: Path) -> None:
     told: list[str | None] = []
 
     async def note(_progress: float, _total: float | None, message: str | None) -> None:
@@ -41,12 +42,12 @@ async def test_a_host_starts_it_and_finds_earlier_executions_again(mode: str, tm
         wrong = await client.call_tool("reason", {"query": ""})
     async with Client(host(tmp_path), mode=mode) as client:
         read = await client.call_tool("read_execution", {"execution_id": result.structured_content["execution_id"]})
-    assert (result.content[0].text, read.content[0].text, wrong.is_error) == ("36", "36", True)
+    assert (text_of(result), text_of(read), wrong.is_error) == ("36", "36", True)
     assert told[-1] == "Step 1: 0.15 of 240 = 36"
 
 
 @MODES
-async def test_a_call_that_is_cancelled_ends_its_model_call(mode: str, tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_ends_its_model_call(mode: Any, tmp_path: Path) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def wait(conversation: Conversation) -> None:

@@ -15,6 +15,7 @@ from reasond_server.access.tokens import build_missing_token_error
 from reasond_server.base.addresses import is_loopback
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.errors.base import ReasondError
+from reasond_server.errors.request import ParseError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.exchange import (
     ClientGoneError,
@@ -23,8 +24,10 @@ from reasond_server.http_api.exchange import (
     RequestHeaders,
     find_exchange,
     find_host,
+    send_answer,
 )
 from reasond_server.http_api.http_calls import Calls, Dialect, build_error_object
+from reasond_server.http_api.jsonrpc import parse_body, unread
 from reasond_server.telemetry.scope import Scope as Work
 from reasond_server.telemetry.scope import enter
 
@@ -66,32 +69,32 @@ class McpInterface:
     version: str
     new_call_id: Callable[[], str]
     origins: Collection[str] = ()
-    _calls: Callable[[Exchange], Calls] | None = None
+    _parts: tuple[Gate, CallObserver] | None = field(default=None, init=False)
     _endpoint: _Endpoint | None = field(default=None, init=False)
 
     def open_door(self, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> ASGIApp:
         """Return the application for the HTTP listener."""
-
-        def open_calls(exchange: Exchange) -> Calls:
-            exchange.rpc_system = MCP.transport
-            return Calls(methods=self.methods, gate=gate, exchange=exchange, observer=observer, dialect=MCP)
-
-        self._calls = open_calls
+        self._parts = gate, observer
         self._endpoint = _Endpoint(self, gate, body_reader)
         return self._endpoint
+
+    def open_calls(self, exchange: Exchange) -> Calls:
+        """Return the calls of one request; to be used once the door is open."""
+        assert self._parts is not None  # noqa: S101 - the listener is opened before its first request
+        gate, observer = self._parts
+        return Calls(methods=self.methods, gate=gate, exchange=exchange, observer=observer, dialect=MCP)
 
     def build_server(self, mint: Callable[[], str] | None = None) -> McpServer:
         """Return the package's server; `mint` makes the token of a request that comes by no HTTP."""
         from reasond_server.protocols.mcp.mcp_service import build_mcp_server  # noqa: PLC0415 - takes 1.6 s
 
         def open_calls(exchange: Exchange | None) -> Calls:
-            assert self._calls is not None  # noqa: S101 - the listener is opened before its first request
             if exchange is None:
                 call_id = self.new_call_id()
                 enter(Work(call_id, None))
                 headers = RequestHeaders([(b"authorization", f"Bearer {mint() if mint else ''}".encode())])
                 exchange = Exchange(call_id=call_id, headers=headers)
-            return self._calls(exchange)
+            return self.open_calls(exchange)
 
         return build_mcp_server(self.offers, version=self.version, open_calls=open_calls)
 
@@ -135,11 +138,15 @@ class _Endpoint:
             exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
         )
         try:
+            # Counted before anything is built from it: the package reads whatever it is given.
+            await parse_body(body)
             manager = await self._find_manager()
             # It notices by itself when the client leaves, and cancels what it does for it.
             await manager.handle_request(scope, _replay(body, receive), send)
             if not exchange.status:
                 raise ClientGoneError
+        except ParseError as error:
+            await send_answer(send, 400, unread(error, self._interface.open_calls(exchange)))
         finally:
             self._body_reader.release(body)
 

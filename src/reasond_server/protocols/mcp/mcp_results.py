@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_types import CallToolResult, Resource, TextContent
@@ -24,6 +25,7 @@ _ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 def write_answer(told: Mapping[str, Any]) -> CallToolResult:
     """Return the end of a run, as its last event tells it, as the result of the call."""
+    told = _leave_out_trace(told)
     error = told.get("error")
     if error:
         return write_failure({"message": error["message"], "data": {"reason": error["reason"]}}, told)
@@ -40,7 +42,7 @@ def write_handle(execution_id: str) -> CallToolResult:
 
 def write_execution(execution: Mapping[str, Any], end: Mapping[str, Any] | None) -> CallToolResult:
     """Return an execution for who reads it, with its end once it has one; the steps are in the resource."""
-    shown = {"execution": dict(execution), "result": {**(end or {})} or None}
+    shown = {"execution": dict(execution), "result": None if end is None else _leave_out_trace(end)}
     if execution["state"] not in _ENDED or end is None:
         return _write(f"Execution {execution['execution_id']} is {execution['state']}.", shown)
     return write_answer(end).model_copy(update={"structured_content": shown, "is_error": False})
@@ -65,7 +67,7 @@ def write_task(
         "taskId": execution["execution_id"],
         "createdAt": execution["create_time"],
         "lastUpdatedAt": execution["end_time"] or execution["create_time"],
-        "ttlMs": None,
+        "ttlMs": _find_lifetime_ms(execution),
         "pollIntervalMs": POLL_MS,
     }
     if status != "completed" or is_created:
@@ -99,6 +101,19 @@ def read_end(event: StreamEvent) -> dict[str, Any]:
     """Return the members of a last event."""
     told: dict[str, Any] = build_event_json(event)[name_event(event)]
     return told
+
+
+def _leave_out_trace(end: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an end as its last event tells it: a model is not to read a megabyte of steps."""
+    return {name: told for name, told in end.items() if name != "trace"}
+
+
+def _find_lifetime_ms(execution: Mapping[str, Any]) -> int | None:
+    """Return for how long an execution is kept, from its beginning; None while it runs."""
+    if execution["expire_time"] is None:
+        return None
+    kept = datetime.fromisoformat(execution["expire_time"]) - datetime.fromisoformat(execution["create_time"])
+    return round(kept.total_seconds() * 1000)
 
 
 def _write(text: str, told: Mapping[str, Any], *, is_error: bool = False) -> CallToolResult:

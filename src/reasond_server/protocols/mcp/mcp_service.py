@@ -7,6 +7,7 @@ between two of them but executions. Source: Model Context Protocol 2026-07-28, i
 
 from __future__ import annotations
 
+import logging
 import secrets
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
     Context = ServerRequestContext[Any, Any]
 
+_log = logging.getLogger("reasond.http")
 TASKS: Final = "io.modelcontextprotocol/tasks"
 _PREFIX: Final = "mcp-"
 _INSTRUCTIONS: Final = (
@@ -120,7 +122,9 @@ async def _hide_faults(context: Context, call_next: CallNext) -> HandlerResult:
     except (MCPError, ValidationError):
         raise
     except Exception as error:
-        raise MCPError(INTERNAL_ERROR, INTERNAL_MESSAGE) from error
+        call_id = "" if context.request is None else find_exchange(context.request.scope).call_id
+        _log.exception("%s failed", show(context.method), extra={"call_id": call_id})
+        raise MCPError(INTERNAL_ERROR, INTERNAL_MESSAGE, {"request_id": call_id}) from error
 
 
 class _McpService:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import TextResourceContents
 
 from tests.http_clients import LIMIT_S, make_http_client
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx
+    from mcp_types import CallToolResult, ReadResourceResult
 
     from reasond_server.assembly.app import Listening
     from tests.engines.served import Served
@@ -23,6 +26,20 @@ MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
 QUESTION = {"query": "What is 6 times 7?"}
 _NAMED = {"tools/call": "name", "resources/read": "uri"}
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return the text of a result, which is all of it."""
+    (part,) = result.content
+    assert part.type == "text"
+    return part.text
+
+
+def json_of(result: ReadResourceResult) -> Any:
+    """Return what a resource holds."""
+    (content,) = result.contents
+    assert isinstance(content, TextResourceContents)
+    return json.loads(content.text)
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -14,12 +13,12 @@ from mcp.shared.exceptions import MCPError
 from reasond_server.cli.commands.keys import create
 from reasond_server.protocols.mcp import mcp_runs
 from reasond_server.testing import FunctionModel, Reply, running_server
-from tests.unit.protocols.mcp.hosting import QUESTION, TASKS, answer, hosting, send
+from tests.http_clients import make_http_client
+from tests.unit.protocols.mcp.hosting import QUESTION, TASKS, answer, hosting, json_of, send, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp_types import CallToolResult
 
 MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
 OFF = {"REASOND__MCP__ENABLED": "false"}
@@ -32,12 +31,6 @@ def reply(text: str = "6 times 7 is 42.<answer>42</answer>") -> FunctionModel:
 def hold(event: asyncio.Event) -> FunctionModel:
     """Return a model that answers once `event` is set."""
     return FunctionModel(lambda _: Reply(text="42", hold=event))
-
-
-def text_of(result: CallToolResult) -> str:
-    (part,) = result.content
-    assert part.type == "text"
-    return part.text
 
 
 @MODES
@@ -54,6 +47,8 @@ async def test_a_tool_answers_and_tells_its_steps(mode: str) -> None:
     assert result.structured_content["strategy_used"] == "chain_of_thought"
     assert text_of(read) == "42"
     assert read.structured_content["execution"]["wire"] == "mcp"
+    # The steps are in the resource alone.
+    assert read.structured_content["result"] == result.structured_content
     assert [place for place, _ in told] == sorted({place for place, _ in told})
     assert told[-1][1] == "6 times 7 is 42."
 
@@ -108,14 +103,13 @@ async def test_executions_are_resources(mode: str) -> None:
     async with running_server(model=reply()) as listening, hosting(listening, mode=mode) as host:
         result = await host.call_tool("reason", QUESTION)
         (found,) = (await host.list_resources()).resources
-        (content,) = (await host.read_resource(found.uri)).contents
+        told = json_of(await host.read_resource(found.uri))
         (template,) = (await host.list_resource_templates()).resource_templates
     execution_id = result.structured_content["execution_id"]
     assert (
         found.uri == f"reasond://executions/{execution_id}" == template.uri_template.format(execution_id=execution_id)
     )
     assert found.title == QUESTION["query"]
-    told = json.loads(content.text)
     assert told["result"]["trace"][0]["content"] == "6 times 7 is 42."
 
 
@@ -200,6 +194,7 @@ async def test_a_call_of_a_client_that_knows_tasks_is_one() -> None:
         while (found := await answer(listening, "tasks/get", handle))["status"] == "working":
             pass
         assert (found["status"], found["result"]["content"][0]["text"]) == ("completed", "42")
+        assert found["ttlMs"] >= 3_600_000
         ready.clear()
         stopped = {"taskId": (await answer(listening, "tools/call", asked))["taskId"]}
         for _ in range(2):
@@ -272,6 +267,18 @@ async def test_a_principal_of_another_tenant_finds_nothing(tmp_path: Path, capsy
         handle = {"taskId": execution_id}
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
             assert (await answer(listening, method, handle, token=key))["code"] == -32602
+
+
+async def test_a_body_that_unfolds_is_counted_before_the_package_reads_it() -> None:
+    async with running_server(model=reply()) as listening, make_http_client() as client:
+        headers = {
+            "authorization": f"Bearer {listening.token}",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+        }
+        for body in (b"[" + b"[]," * 1_000_000 + b"[]]", b"[" * 5_000, b"{", b"\xff"):
+            refused = await client.post(f"{listening.http}/mcp", content=body, headers=headers)
+            assert (refused.status_code, refused.json()["error"]["code"], refused.json()["id"]) == (400, -32700, None)
 
 
 async def test_pages_of_other_sites_and_other_methods_are_refused() -> None:
