@@ -32,11 +32,12 @@ from reasond_server.protocols.message_errors import describe_message_error, desc
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Call, Gate, Methods
+    from reasond_server.http_api.jsonrpc import RpcParams
     from reasond_server.telemetry.observers import CallObserver
 
 
@@ -172,7 +173,7 @@ class OpenAiEndpoint:
         method = RESPONSE_METHODS[scope["method"], rest]
         if rest == "" and scope["method"] == "GET" and query.get("stream") == "true":
             answer = await run_unless_disconnected(
-                _stream(calls.open(REPLAY_METHOD), params, send), find_disconnect(scope)
+                stream_call(calls.open(REPLAY_METHOD), params, send), find_disconnect(scope)
             )
         else:
             answer = _encode_answer(await calls.call(method, params), calls)
@@ -207,7 +208,7 @@ async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Map
     if method in _ATTACHING:
         params = {**params, **_digest_request(body, calls.exchange)}
     if params.get("stream") is True and method not in _UNSTREAMED:
-        return await _stream(calls.open(method), params, send)
+        return await stream_call(calls.open(method), params, send)
     return _encode_answer(await calls.call(method, params), calls)
 
 
@@ -252,30 +253,40 @@ async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:
     return {**params, "reasond": {**own, "request_id": key}}
 
 
-async def _stream(call: Call, params: dict[str, Any], send: Send) -> Mapping[str, Any] | None:
-    """Send the chunks of a chat as they come; return the error if there is one before the first chunk."""
-    async with aclosing(call.events(params, None)) as chunks:
+async def stream_call(
+    call: Call,
+    params: RpcParams,
+    send: Send,
+    *,
+    last_event_id: str | None = None,
+    write: Callable[[Any], bytes] = bytes,
+) -> Mapping[str, Any] | None:
+    """Send the events of a call as they come, framed by `write`; return the error if there is one before the first."""
+    async with aclosing(call.events(params, last_event_id)) as events:
         try:
-            first = await anext(chunks)
+            # Who resumes after the last event gets a stream of none.
+            first = await anext(events, None)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
             return await call.explain(convert_failure(error))
-        await send_stream(send, _continue(call, first, chunks))
+        await send_stream(send, _continue(call, first, events, write))
     return None
 
 
-async def _continue(call: Call, first: bytes, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield `first` and the other chunks, and an error as an event."""
-    chunk = first
-    yield chunk
+async def _continue(
+    call: Call, first: object, events: AsyncGenerator[Any, None], write: Callable[[Any], bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Yield the frames of `first` and the other events, and of an error."""
+    event = first
     try:
-        async for chunk in chunks:
-            yield chunk
+        if event is not None:
+            yield write(event)
+            async for event in events:
+                yield write(event)
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
         described = await call.explain(convert_failure(error))
         # A response that failed has told so in its last event.
-        if chunk == DONE:
-            return
-        yield described["frame"]
+        if event != DONE:
+            yield described["frame"]
 
 
 def _encode_answer(answer: Mapping[str, Any], calls: Calls) -> Mapping[str, Any]:

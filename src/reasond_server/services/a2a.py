@@ -11,9 +11,9 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.http_api.http_calls import Method, Methods, Streaming, read_cursor
 from reasond_server.http_api.params import read_params
 from reasond_server.protocols.a2a.a2a_endpoint import A2aEndpoint, require_version
-from reasond_server.protocols.a2a.a2a_errors import tell_error
+from reasond_server.protocols.a2a.a2a_errors import UNSUPPORTED_OPERATION, A2aError, tell_error
 from reasond_server.protocols.a2a.a2a_params import AnyParams, ListTasksParams, SendParams, TaskParams
-from reasond_server.protocols.a2a.task_service import Tasks
+from reasond_server.protocols.a2a.task_service import Tasks, build_push_error, refuse
 from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.model_catalogue import ModelCatalogue
 from reasond_server.services.declaration import Service, ServiceDeclaration
@@ -90,6 +90,8 @@ def serve_a2a(
 
 
 def _list_methods(tasks: Tasks) -> Mapping[str, Method]:
+    no_card = A2aError(UNSUPPORTED_OPERATION, "This server has no extended card", remedy="Its public card tells all.")
+    no_answer = A2aError(UNSUPPORTED_OPERATION, "This operation has a stream and no answer")
     functions: Mapping[str, tuple[type[Any], Any]] = {
         "SendMessage": (SendParams, tasks.send),
         "SendStreamingMessage": (SendParams, tasks.stream),
@@ -97,14 +99,14 @@ def _list_methods(tasks: Tasks) -> Mapping[str, Method]:
         "ListTasks": (ListTasksParams, tasks.list),
         "CancelTask": (TaskParams, tasks.cancel),
         "SubscribeToTask": (TaskParams, tasks.subscribe),
-        "GetExtendedAgentCard": (AnyParams, tasks.refuse_card),
-        **dict.fromkeys(_PUSH, (AnyParams, tasks.refuse_push)),
+        "GetExtendedAgentCard": (AnyParams, partial(refuse, no_card)),
+        **dict.fromkeys(_PUSH, (AnyParams, partial(refuse, build_push_error()))),
     }
     methods = {}
     for name, (params, run) in functions.items():
         operation, streaming = DECLARATION.operation(name), None
         if name in {"SendStreamingMessage", "SubscribeToTask"}:
-            run, streaming = tasks.refuse_answer, Streaming(operation=operation, open=run)  # noqa: PLW2901 - as above
+            run, streaming = partial(refuse, no_answer), Streaming(operation=operation, open=run)  # noqa: PLW2901 - one of both
         methods[name] = Method(operation=operation, params=params, run=run, streaming=streaming)
     return methods
 

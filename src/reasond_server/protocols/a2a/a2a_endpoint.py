@@ -6,9 +6,7 @@ SubscribeToTask, or with its first message again.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,9 +25,8 @@ from reasond_server.http_api.exchange import (
     find_host,
     frame_event,
     send_answer,
-    send_stream,
 )
-from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
+from reasond_server.http_api.http_calls import Calls, Dialect
 from reasond_server.http_api.jsonrpc import parse_body, read_request
 from reasond_server.protocols.a2a.a2a_errors import (
     CONTENT_TYPE_NOT_SUPPORTED,
@@ -39,14 +36,15 @@ from reasond_server.protocols.a2a.a2a_errors import (
     describe_http_refusal,
     describe_rpc_error,
 )
+from reasond_server.protocols.openai_endpoint import HEARTBEAT, stream_call
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
-    from reasond_server.http_api.http_calls import Call, Gate, Methods
+    from reasond_server.http_api.http_calls import Gate, Methods
     from reasond_server.http_api.jsonrpc import RpcId, RpcParams
     from reasond_server.protocols.a2a.task_service import Update
     from reasond_server.telemetry.observers import CallObserver
@@ -77,7 +75,6 @@ HTTP: Final = Dialect(
     transport="a2a", describe=describe_http_error, missing_hint="Send 'Authorization: Bearer <token>'"
 )
 MEDIA_TYPE: Final = "application/a2a+json"
-_HEARTBEAT: Final = b": heartbeat\n\n"
 _VERSIONS: Final = ("1.0",)
 _NUMBERS: Final = frozenset({"historyLength", "pageSize"})
 _MOST_DIGITS: Final = 9
@@ -139,7 +136,7 @@ class A2aEndpoint:
             RefusalError: there is nothing at the path, it takes other methods, or the body is not read.
         """
         exchange = calls.exchange
-        found = ("", {}) if is_rpc else _find_route(scope, exchange)
+        found: tuple[str, dict[str, Any]] = ("", {}) if is_rpc else _find_route(scope, exchange)
         if is_rpc:
             exchange.route = A2A_ROOT
             if scope["method"] != "POST":
@@ -183,7 +180,13 @@ async def _answer(calls: Calls, read: Awaitable[_Request], scope: Scope, send: S
         await _send(send, calls.refuse(error))
         return
     if method is not None and method.streaming is not None:
-        failure = await _stream(calls, request, send)
+        failure = await stream_call(
+            calls.open(request.name),
+            request.params,
+            send,
+            last_event_id=calls.exchange.headers.first(b"last-event-id"),
+            write=partial(_frame, request.wrap),
+        )
     else:
         answer = await calls.call(request.name, request.params)
         failure = answer.get("error")
@@ -226,36 +229,8 @@ async def _read_http(name: str, params: Mapping[str, Any], body: bytearray) -> _
     return _Request(name=name, params={**given, **params})
 
 
-async def _stream(calls: Calls, request: _Request, send: Send) -> Mapping[str, Any] | None:
-    """Send the updates of a call as they come; return the error if there is one before the first of them."""
-    call = calls.open(request.name)
-    last_event_id = calls.exchange.headers.first(b"last-event-id")
-    async with aclosing(call.events(request.params, last_event_id)) as updates:
-        try:
-            # Who has every update already gets a stream of none.
-            first = await anext(updates, None)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an answer
-            return await call.explain(convert_failure(error))
-        await send_stream(send, _continue(call, first, updates, request.wrap))
-    return None
-
-
-async def _continue(
-    call: Call, first: Update | None, updates: AsyncGenerator[Update, None], wrap: Callable[[Any], bytes]
-) -> AsyncGenerator[bytes, None]:
-    """Yield the frames of `first` and the other updates, and of an error."""
-    if first is None:
-        return
-    yield _frame(first, wrap)
-    try:
-        async for update in updates:
-            yield _frame(update, wrap)
-    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every failure becomes an event
-        yield frame_event((await call.explain(convert_failure(error)))["body"], name="error")
-
-
-def _frame(update: Update, wrap: Callable[[Any], bytes]) -> bytes:
-    return _HEARTBEAT if update.body is None else frame_event(wrap(update.body), place=update.place)
+def _frame(wrap: Callable[[Any], bytes], update: Update) -> bytes:
+    return HEARTBEAT if update.body is None else frame_event(wrap(update.body), place=update.place)
 
 
 def _read_query(scope: Scope) -> dict[str, str]:

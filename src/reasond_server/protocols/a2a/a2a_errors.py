@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.openai_errors import STATUSES
 from reasond_server.types.values import value
 
@@ -105,20 +106,21 @@ def tell_error(error: ReasondError, call_id: str) -> ToldError:
 def describe_rpc_error(
     rpc_id: object, error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
-    """Return `error` as JSON-RPC has it: {status, headers, body}."""
+    """Return `error` as JSON-RPC has it: {status, headers, body, frame}."""
     told = tell_error(error, call_id)
-    body = {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
-    return {"status": 200, "headers": (), "body": to_json({"jsonrpc": "2.0", "id": rpc_id, "error": body})}
+    member = {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
+    body = to_json({"jsonrpc": "2.0", "id": rpc_id, "error": member})
+    return {"status": 200, "headers": (), "body": body, "frame": frame_event(body, name="error")}
 
 
 def describe_http_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return `error` as HTTP+JSON has it: {status, headers, body} (AIP-193)."""
+    """Return `error` as HTTP+JSON has it: {status, headers, body, frame} (AIP-193)."""
     told = tell_error(error, call_id)
     headers = [(b"www-authenticate", b"Bearer")] if told.grpc_status == "UNAUTHENTICATED" else []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
     body = _write_body(told.http_status, told.grpc_status, told.message, told.details)
-    return {"status": told.http_status, "headers": headers, "body": body}
+    return {"status": told.http_status, "headers": headers, "body": body, "frame": frame_event(body, name="error")}
 
 
 def describe_http_refusal(refusal: RefusalError, call_id: str) -> bytes:

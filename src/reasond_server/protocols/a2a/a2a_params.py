@@ -118,10 +118,41 @@ class AnyParams(A2aParams):
     """Parameters of an operation that is not offered."""
 
 
+class ResultParams(A2aParams):
+    """What came of a call: either any `result`, or an `error`."""
+
+    call_id: str
+    result: Annotated[Any, BeforeValidator(_restore_whole)] = None
+    error: Annotated[Any, BeforeValidator(_restore_whole)] = None
+
+    @model_validator(mode="after")
+    def _require_one(self) -> ResultParams:
+        if len(self.model_fields_set & {"result", "error"}) != 1:
+            raise ValueError("must have either result or error")
+        return self
+
+
+class DecisionParams(A2aParams):
+    """A person's decision about a call."""
+
+    call_id: str
+    approved: bool
+    reason: str = ""
+
+
+class SettlementParams(A2aParams):
+    """The data part that settles all calls of a hand-off."""
+
+    etag: str
+    tool_results: list[ResultParams] = Field(default_factory=list)
+    decisions: list[DecisionParams] = Field(default_factory=list)
+
+
 class OwnParams(ReasondParams):
     """Our own parameters of a message, by the names of JSON or by ours.
 
-    `if_generation_match` is the generation that its task must have.
+    With `server_tools` a turn may call tools of the server beside `tools`, those of its client; `if_generation_match`
+    is the generation that its task must have.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
@@ -130,5 +161,6 @@ class OwnParams(ReasondParams):
     system: str = ""
     tools: list[dict[str, Any]] = Field(default_factory=list)
     tool_choice: str | dict[str, Any] | None = None
+    server_tools: bool = False
     answer_schema: dict[str, Any] | None = None
     if_generation_match: int | None = None

@@ -14,14 +14,14 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError, TurnNotAwaitingError
 from reasond_server.http_api.params import read_params
 from reasond_server.protocols.a2a.a2a_errors import CONTENT_TYPE_NOT_SUPPORTED, A2aError
-from reasond_server.protocols.a2a.a2a_params import OwnParams
+from reasond_server.protocols.a2a.a2a_params import OwnParams, ResultParams, SettlementParams
 from reasond_server.protocols.conversations import BETWEEN, ConversationBuilder
 from reasond_server.protocols.openai_requests import Asked, Wish, plan, read_bounds, read_offer, require_question
 from reasond_server.types import Image, ToolResult
-from reasond_server.types.turns import CallKind, Decision, Reentered, TurnReentry
+from reasond_server.types.turns import CallKind, Decision, Reentered, TurnReentry, TurnStart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from reasond_server.executions.desk import ExecutionLog
     from reasond_server.protocols.a2a.a2a_params import MessageParams, PartParams, SendParams
@@ -90,9 +90,12 @@ def read_task(
         sampling={},
     )
     asked = plan(wish, catalogue)
+    source = replace(asked.source, echo_json=_write_echo(params.message, asked.warnings))
+    if isinstance(source, TurnStart):
+        source = replace(source, uses_server_tools=own.server_tools)
     return replace(
         asked,
-        source=replace(asked.source, echo_json=_write_echo(params.message, asked.warnings)),
+        source=source,
         request_id=_name_request(caller, params.message.message_id),
     )
 
@@ -100,46 +103,57 @@ def read_task(
 def read_reentry(params: SendParams, log: ExecutionLog, handoff: HandedOff | None) -> Asked:
     """Return the settling of the calls of a task; `handoff` is what it waits for now.
 
-    A message that was sent before names the hand-off that it has settled then, so that the core knows it again.
+    A text that was sent before names the hand-off that it has settled then, so that the core knows it again.
 
     Raises:
         ReasondError: it does not say what came of the calls, or the task does not wait.
     """
-    message = params.message
-    data = _find_settlement(message.parts)
-    etag, pending = ("", ()) if handoff is None else (handoff.etag, handoff.calls)
-    for logged in log.events:
-        if isinstance(logged.event, Reentered) and read_echo(logged.event.echo_json).get("messageId") == (
-            message.message_id
-        ):
-            etag = logged.event.etag
-            pending = ()
-            names = logged.event.call_ids
-            break
-    else:
-        names = tuple(one.call.call_id for one in pending)
-    if data is None:
-        if not etag:
-            raise TurnNotAwaitingError(
-                "The task does not wait for input", remedy="Read it, or send a message without a taskId."
-            )
-        if len(names) != 1 or any(one.kind is not CallKind.EXECUTE for one in pending):
-            shown = ", ".join(map(show, names[:20]))
-            text = f"must have a data part that settles the calls {shown}"
-            raise InvalidRequestError(f"Request validation failed: message.parts {text}", remedy=_SETTLE)
-        text, _ = _read_content(message)
-        results, decisions = [ToolResult(call_id=names[0], result_json=to_json(text).decode())], []
-    else:
-        results, decisions = _read_results(data), _read_decisions(data)
-        etag = str(data.get("etag") or "")
+    told = _find_settlement(params.message) or _settle_by_text(params.message, log, handoff)
+    results = [
+        ToolResult(
+            call_id=one.call_id,
+            result_json=to_json(one.error if (is_error := "error" in one.model_fields_set) else one.result).decode(),
+            is_error=is_error,
+        )
+        for one in told.tool_results
+    ]
     reentry = TurnReentry(
         turn_id=log.execution.execution_id,
-        etag=etag,
+        etag=told.etag,
         results=tuple(results),
-        decisions=tuple(decisions),
-        echo_json=_write_echo(message),
+        decisions=tuple(
+            Decision(call_id=one.call_id, is_approved=one.approved, reason=one.reason) for one in told.decisions
+        ),
+        echo_json=_write_echo(params.message),
     )
     return Asked(source=reentry)
+
+
+def _find_settlement(message: MessageParams) -> SettlementParams | None:
+    """Return the data part that settles calls; None without one."""
+    for part in message.parts:
+        if isinstance(part.data, dict) and part.data.keys() & {"toolResults", "decisions"}:
+            return read_params(SettlementParams, part.data)
+    return None
+
+
+def _settle_by_text(message: MessageParams, log: ExecutionLog, handoff: HandedOff | None) -> SettlementParams:
+    """Return the settling of the one call that waits by what a message says."""
+    settled = [logged.event for logged in log.events if isinstance(logged.event, Reentered)]
+    same = [each for each in settled if read_echo(each.echo_json).get("messageId") == message.message_id]
+    if not same and handoff is None:
+        raise TurnNotAwaitingError(
+            "The task does not wait for input", remedy="Read it, or send a message without a taskId."
+        )
+    names = [] if handoff is None else [one.call.call_id for one in handoff.calls if one.kind is CallKind.EXECUTE]
+    if same:
+        etag, names = same[0].etag, [*same[0].call_ids]
+    elif handoff is not None:
+        etag = handoff.etag if len(names) == len(handoff.calls) else ""
+    if len(names) != 1 or not etag:
+        raise InvalidRequestError("Request validation failed: message.parts must settle all calls", remedy=_SETTLE)
+    result = ResultParams(call_id=names[0], result=_read_content(message)[0])
+    return SettlementParams(etag=etag, tool_results=[result])
 
 
 def read_echo(echo_json: str) -> dict[str, Any]:
@@ -203,45 +217,3 @@ def _read_text(part: PartParams, kind: str) -> str:
         f"A part of the message is {what}",
         remedy="Send text, data, text files in UTF-8, or images as raw bytes with their mediaType.",
     )
-
-
-def _find_settlement(parts: Sequence[PartParams]) -> Mapping[str, Any] | None:
-    """Return the data part that settles calls."""
-    for part in parts:
-        if isinstance(part.data, dict) and ("toolResults" in part.data or "decisions" in part.data):
-            return part.data
-    return None
-
-
-def _read_results(data: Mapping[str, Any]) -> list[ToolResult]:
-    """Return the results of calls: `result` is any JSON; with `error` in its place the call has failed."""
-    found = []
-    for place, one in enumerate(_list_objects(data, "toolResults")):
-        if ("result" in one) == ("error" in one):
-            text = "must have either result or error"
-            raise InvalidRequestError.of(Violation(field=f"toolResults.{place}", description=text))
-        is_error = "error" in one
-        said = to_json(one["error" if is_error else "result"]).decode()
-        found.append(ToolResult(call_id=str(one.get("callId") or ""), result_json=said, is_error=is_error))
-    return found
-
-
-def _read_decisions(data: Mapping[str, Any]) -> list[Decision]:
-    found = []
-    for place, one in enumerate(_list_objects(data, "decisions")):
-        if not isinstance(one.get("approved"), bool):
-            text = "must be true or false"
-            raise InvalidRequestError.of(Violation(field=f"decisions.{place}.approved", description=text))
-        found.append(
-            Decision(
-                call_id=str(one.get("callId") or ""), is_approved=one["approved"], reason=str(one.get("reason") or "")
-            )
-        )
-    return found
-
-
-def _list_objects(data: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    given = data.get(name, [])
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise InvalidRequestError.of(Violation(field=name, description="must be a list of objects"))
-    return given

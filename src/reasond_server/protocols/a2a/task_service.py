@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
-    from reasond_server.protocols.a2a.a2a_params import AnyParams, ListTasksParams, SendParams, TaskParams
+    from reasond_server.protocols.a2a.a2a_params import ListTasksParams, SendParams, TaskParams
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
@@ -167,36 +167,10 @@ class Tasks:
             total = await self._count(caller, state)
         return {"tasks": tasks, "nextPageToken": token, "pageSize": params.page_size, "totalSize": total}
 
-    async def refuse_push(self, _caller: Principal, _params: AnyParams) -> dict[str, Any]:
-        """Refuse to configure push notifications.
-
-        Raises:
-            A2aError: always.
-        """
-        raise A2aError(
-            PUSH_NOT_SUPPORTED, "This server sends no push notifications", remedy="Subscribe to the task, or read it."
-        )
-
-    async def refuse_card(self, _caller: Principal, _params: AnyParams) -> dict[str, Any]:
-        """Refuse to send an extended card.
-
-        Raises:
-            A2aError: always.
-        """
-        raise A2aError(UNSUPPORTED_OPERATION, "This server has no extended card", remedy="Its public card tells all.")
-
-    async def refuse_answer(self, _caller: Principal, _params: object) -> dict[str, Any]:
-        """Refuse to answer a call of a method that streams as a whole, which no binding asks for.
-
-        Raises:
-            A2aError: always.
-        """
-        raise A2aError(UNSUPPORTED_OPERATION, "This operation has a stream and no answer")
-
     async def _read(self, caller: Principal, params: SendParams) -> Asked:
         """Return what a message asks for. Raises as `send`."""
         if params.configuration.task_push_notification_config is not None:
-            await self.refuse_push(caller, params)  # type: ignore[arg-type]  # it reads none
+            raise build_push_error()
         message = params.message
         if not message.task_id:
             return read_task(params, self._catalogue, caller, await self._recall(caller, message.reference_task_ids))
@@ -301,6 +275,21 @@ class Tasks:
             if not token:
                 break
         return count
+
+
+def build_push_error() -> A2aError:
+    """Return the refusal of everything about push notifications."""
+    told = "This server sends no push notifications to addresses of clients"
+    return A2aError(PUSH_NOT_SUPPORTED, told, remedy="Subscribe to the task, or read it.")
+
+
+async def refuse(error: A2aError, _caller: Principal, _params: object) -> dict[str, Any]:
+    """Refuse an operation that is not offered.
+
+    Raises:
+        A2aError: always.
+    """
+    raise error.copy()
 
 
 def _place(writer: TaskWriter, task_id: str, body: dict[str, Any]) -> Update:

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from a2a.types import CancelTaskRequest, GetTaskRequest, TaskState
-from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
+from a2a.types import CancelTaskRequest, GetTaskRequest, Part, Role, TaskState
+from a2a.utils.errors import ContentTypeNotSupportedError, TaskNotCancelableError, UnsupportedOperationError
 from google.protobuf import json_format
 
 from reasond_server.testing import FunctionModel, Reply
@@ -174,3 +174,58 @@ async def test_a_schema_makes_the_answer_a_data_part() -> None:
         done = await site.ask("GRPC", say("How many?", message_id="m1", own=own))
     (answer,) = [each for each in done.artifacts if each.artifact_id == "answer"]
     assert json_format.MessageToDict(answer.parts[0].data) == {"n": 42}
+
+
+@pytest.mark.parametrize(("approved", "state"), [(True, "succeeded"), (False, "not_run")])
+async def test_a_call_that_needs_approval_is_decided_by_a_message(approved: bool, state: str) -> None:  # noqa: FBT001 - a parameter
+    def answer(request: ChatRequest) -> Reply:
+        if any("current_time" in str(message) and message.role == "tool" for message in request.messages):
+            return Reply(text="It is late.")
+        if len(request.messages) > 2:
+            return Reply(text="It is late.")
+        return Reply(text="", tool_calls=(ToolCall(call_id="call_1", name="current_time", arguments_json="{}"),))
+
+    environ = {"REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]'}
+    async with serve_agent(FunctionModel(answer), environ=environ) as site:
+        own = {"tools": [SEARCH], "serverTools": True}
+        waiting = await site.ask("GRPC", say("How late is it?", message_id="m1", own=own))
+        told = find_calls(waiting)
+        (call,) = told["toolCalls"]
+        assert (call["name"], call["kind"]) == ("current_time", "approve")
+        with pytest.raises(Exception, match="toolResults"):
+            await site.ask("JSONRPC", say("Yes.", message_id="m2", task_id=waiting.id))
+        decision = {"callId": call["callId"], "approved": approved, "reason": "It is Sunday."}
+        message = settle({"decisions": [decision], "etag": told["etag"]}, message_id="m3", task_id=waiting.id)
+        done = await site.ask("HTTP+JSON", message)
+        named = {"jsonrpc": "2.0", "id": 1, "method": "turns.get", "params": {"turn_id": waiting.id}}
+        turn = (await site.http.post("/api/v1/jsonrpc", json=named)).json()["result"]["turn"]
+    assert done.status.state == TaskState.TASK_STATE_COMPLETED
+    assert [each["state"] for each in turn["ledger"]] == [state]
+
+
+async def test_files_and_data_are_read_and_what_is_neither_is_refused() -> None:
+    prompts: list[str] = []
+
+    def answer(request: ChatRequest) -> str:
+        prompts.append("\n".join(str(message.content) for message in request.messages))
+        return "<answer>42</answer>"
+
+    async with serve_agent(FunctionModel(answer)) as site:
+        message = say("What is in it?", message_id="m1")
+        message.parts.add(raw=b"a key and a coin", filename="box.txt", media_type="text/plain")
+        message.parts.add().CopyFrom(json_format.ParseDict({"data": {"n": 7, "part": 0.5}}, Part()))
+        await site.ask("GRPC", message)
+        assert not [text for text in ("box.txt", "a key and a coin", '"n":7', '"part":0.5') if text not in prompts[0]]
+        for part in (
+            Part(raw=b"\xff\x00", media_type="text/plain"),
+            Part(raw=b"PK", media_type="application/zip"),
+            Part(text="x", media_type="application/x-odd"),
+        ):
+            refused = say("What is in it?", message_id="m2")
+            refused.parts.append(part)
+            with pytest.raises(ContentTypeNotSupportedError):
+                await site.ask("JSONRPC", refused)
+        spoken = say("I am the agent.", message_id="m3")
+        spoken.role = Role.ROLE_AGENT
+        with pytest.raises(Exception, match="ROLE_USER"):
+            await site.ask("JSONRPC", spoken)
