@@ -46,6 +46,7 @@ _PACKAGES = (
     *("typer", "rich", "openai", "tiktoken", "aiohttp", "httpx2", "simpleeval", "sqlalchemy", "alembic"),
 )
 _EXTRAS = {
+    "a2a": "a2a",
     "postgres": "psycopg_pool",
     "uvloop": "uvloop",
     "channelz": "grpc_channelz",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from a2a.utils.errors import (
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond_server.cli.commands.keys import create
+from reasond_server.errors.base import SettingsError
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from tests.http_clients import make_http_client
@@ -374,6 +376,16 @@ async def test_a_store_without_content_has_tasks_without_messages() -> None:
     assert updates[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
     assert task.status.state == TaskState.TASK_STATE_COMPLETED
     assert QUESTION not in str(task)
+
+
+async def test_without_the_package_the_server_does_not_start_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "reasond_server.grpc_api.a2a_servicer", None)
+    with pytest.raises(SettingsError, match="a2a-sdk cannot be imported") as caught:
+        async with serve_agent():
+            pass
+    assert caught.value.remedy == "Install reasond-server[a2a]."
 
 
 async def test_the_card_names_the_bindings_only_where_they_are_served() -> None:
