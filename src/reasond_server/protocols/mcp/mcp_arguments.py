@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from reasond_server.reasoning.views import StrategyInfo
     from reasond_server.types import Json
+    from reasond_server.types.repairs import RepairTask
 
 READ_TOOL: Final = "read_execution"
 REPAIR_TOOL: Final = "repair"
@@ -77,6 +78,17 @@ class RepairArguments(RepairParams):
     """Arguments of `repair`: a repair's parameters, but for those of `_HIDDEN`."""
 
     background: bool = Field(default=False, description=_BACKGROUND)
+
+    def repair(self) -> RepairTask:
+        """Return the repair.
+
+        Raises:
+            InvalidRequestError: there is no goal, or an argument that the tool has not.
+        """
+        given = sorted(_HIDDEN & self.model_fields_set)
+        if given:
+            raise InvalidRequestError.of(*(Violation(field=name, description="is no argument") for name in given))
+        return self.task()
 
 
 @value

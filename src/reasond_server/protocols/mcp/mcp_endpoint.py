@@ -61,10 +61,11 @@ _ORIGIN: Final = "pages of this origin may not call tools; have it added to [ser
 class McpInterface:
     """Serves hosts over HTTP, once `open_door` is called, and in this process.
 
-    `offers` are the tools, `methods` what they call. `origins` are those of other pages that may call.
+    `list_tools` returns the tools by name, `methods` are what they call. `origins` are those of other pages that may
+    call.
     """
 
-    offers: Mapping[str, HostTool]
+    list_tools: Callable[[], Mapping[str, HostTool]]
     methods: Methods
     version: str
     new_call_id: Callable[[], str]
@@ -96,7 +97,7 @@ class McpInterface:
                 exchange = Exchange(call_id=call_id, headers=headers)
             return self.open_calls(exchange)
 
-        return build_mcp_server(self.offers, version=self.version, open_calls=open_calls)
+        return build_mcp_server(self.list_tools(), version=self.version, open_calls=open_calls)
 
     async def aclose(self) -> None:
         """End the requests under way."""

@@ -95,7 +95,7 @@ class ToolRuns:
         """Yield the events of a repair, as `reason` does. Raises as `reason`."""
         assert self._repairs is not None  # noqa: S101 - else no tool has this method
         wanted = read_params(RepairArguments, params.arguments)
-        start = partial(self._repairs.stream, caller, wanted.task())
+        start = partial(self._repairs.stream, caller, wanted.repair())
         return self._follow(caller, params, start, is_kept=params.is_kept or wanted.background)
 
     async def _follow(
