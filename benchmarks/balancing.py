@@ -3,8 +3,9 @@
 Prints a table and writes results/balancing.json beside this file. Each server has eight places and a model that takes
 100 ms; of the busy one, seven places are held by executions that last as long as the measurement. The client is grpc-go
 (balancing/main.go): in turn, by the load that a stream or the trailers of its calls report, and, as the ideal, in turn
-over the two servers that are not busy. The calls come by chance, and those of the first
-seconds are not counted.
+over the two servers that are not busy. Each policy has three servers of its own in this process, and all are measured
+at the same time: what else the machine does delays them alike. The calls come by chance, and those of the first seconds
+are not counted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from reasond_server.testing import FunctionModel, Reply, running_server
 from tests.clients.scenario_servers import COMMON, mint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatRequest
@@ -47,8 +48,8 @@ ENVIRON: Final = {
     "REASOND__REASONING__PERFORMANCE__MAX_CONCURRENT_REQUESTS": str(PLACES),
 }
 IDEAL, TURNS, STREAM, TRAILERS = "ideal", "round robin", "load by a stream", "load by trailers"
-_BY_LOAD: Final = {"blackoutPeriod": "3s", "weightUpdatePeriod": "1s"}
-POLICIES: Final = {
+_BY_LOAD: Final[Mapping[str, Any]] = {"blackoutPeriod": "3s", "weightUpdatePeriod": "1s"}
+POLICIES: Final[Mapping[str, Any]] = {
     IDEAL: {"round_robin": {}},
     TURNS: {"round_robin": {}},
     STREAM: {"weighted_round_robin": {**_BY_LOAD, "enableOobLoadReport": True, "oobReportingPeriod": "1s"}},
@@ -95,18 +96,21 @@ async def measure(
     }
 
 
+async def start_servers(stack: AsyncExitStack) -> list[Listening]:
+    """Start three servers, and hold places of the first."""
+    model = FunctionModel(reply)
+    servers = [await stack.enter_async_context(running_server(model=model, environ=ENVIRON)) for _ in range(3)]
+    busy = await stack.enter_async_context(reasond.AsyncClient(servers[0].grpc, token=servers[0].token))
+    for _ in range(HELD):
+        stack.callback(asyncio.create_task(busy.reason(LONG, timeout_s=3600)).cancel)
+    return servers
+
+
 async def measure_all(client: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Start the servers, hold places of the first, and measure each policy."""
+    """Measure all policies at the same time."""
     async with AsyncExitStack() as stack:
-        model = FunctionModel(reply)
-        servers = [await stack.enter_async_context(running_server(model=model, environ=ENVIRON)) for _ in range(3)]
-        busy = await stack.enter_async_context(reasond.AsyncClient(servers[0].grpc, token=servers[0].token))
-        holding = [asyncio.create_task(busy.reason(LONG, timeout_s=3600)) for _ in range(HELD)]
-        rows = [await measure(client, policy, servers, options) for policy in POLICIES]
-        for task in holding:
-            task.cancel()
-        await asyncio.gather(*holding, return_exceptions=True)
-    return rows
+        sets = {policy: await start_servers(stack) for policy in POLICIES}
+        return await asyncio.gather(*(measure(client, policy, sets[policy], options) for policy in POLICIES))
 
 
 def main() -> None:

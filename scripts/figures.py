@@ -249,6 +249,11 @@ TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
             " | {cpu_us:,.0f} | {resident_mib:,.0f}",
             upstream_rows,
         ),
+        "balancing": Table(
+            "balancing",
+            " | at the busy server | failed | p50, ms | p99 | p99, share of the ideal",
+            "{policy} | {busy_share:.1%} | {failed} | {p50_ms:.0f} | {p99_ms:.0f} | {of_ideal:.2f}",
+        ),
         "before": Table(
             "before_after",
             "path | before | now | share",

@@ -89,7 +89,7 @@ class LoadReports:
         self._monotonic = monotonic
         self._seen, self._seen_s = look(), monotonic()
         # Places in use, executions that began, refusals and tokens, each in a second.
-        self._rates = (0.0, 0.0, 0.0, 0.0)
+        self._rates: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
         self._closed = asyncio.Event()
         self._measuring: asyncio.Task[None] | None = None
         self.latest = b""
