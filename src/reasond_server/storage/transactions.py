@@ -72,7 +72,7 @@ class SqliteTransactions:
         """See Transactions; a file has no connection that could be lost."""
         del repeats
 
-        return await self._file.write(lambda connection: _run_job(connection, begin), then=lambda _: None)
+        return await self._file.write(lambda connection: run_job(connection, begin), then=lambda _: None)
 
     async def erase(self) -> None:
         """See Transactions."""
@@ -103,7 +103,7 @@ class MemoryTransactions:
     def _run(self, begin: Callable[[], Job[ResultT]]) -> ResultT:
         with self._lock, self._connection:
             self._connection.execute("BEGIN")
-            return _run_job(self._connection, begin)
+            return run_job(self._connection, begin)
 
 
 class PostgresTransactions:
@@ -120,15 +120,8 @@ class PostgresTransactions:
         """See Transactions."""
 
         async def work(connection: PgConnection) -> ResultT:
-            job, rows = begin(), None
             async with connection.transaction():
-                while True:
-                    try:
-                        statement, values = next(job) if rows is None else job.send(rows)
-                    except StopIteration as end:
-                        result: ResultT = end.value
-                        return result
-                    rows = await _execute(connection, statement, values)
+                return await perform_job(connection, begin)
 
         return await self._pool.run(work, repeats=repeats)
 
@@ -136,7 +129,7 @@ class PostgresTransactions:
         """See Transactions: PostgreSQL does it when it vacuums."""
 
 
-def _run_job(connection: Connection, begin: Callable[[], Job[ResultT]]) -> ResultT:
+def run_job(connection: Connection, begin: Callable[[], Job[ResultT]]) -> ResultT:
     """Run a job in the open transaction of SQLite."""
     job, rows = begin(), None
     while True:
@@ -149,6 +142,18 @@ def _run_job(connection: Connection, begin: Callable[[], Job[ResultT]]) -> Resul
             rows = connection.execute(statement, dict(values)).fetchall()
         else:
             rows = connection.executemany(statement, values).fetchall()
+
+
+async def perform_job(connection: PgConnection, begin: Callable[[], Job[ResultT]]) -> ResultT:
+    """Run a job in the open transaction of PostgreSQL, or each of its statements in its own if none is open."""
+    job, rows = begin(), None
+    while True:
+        try:
+            statement, values = next(job) if rows is None else job.send(rows)
+        except StopIteration as end:
+            result: ResultT = end.value
+            return result
+        rows = await _execute(connection, statement, values)
 
 
 async def _execute(connection: PgConnection, statement: str, values: Values | Sequence[Values]) -> Rows:

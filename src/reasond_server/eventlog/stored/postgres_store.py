@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError, ReasondError
@@ -25,11 +25,9 @@ from reasond_server.eventlog.stored.postgres_clearing import (
     CHANNEL,
     NOTIFY,
     ClearedDatabase,
-    PostgresSessions,
     build_grown_notices,
     build_notice,
-    create_in_session,
-    leave_sessions,
+    notify_grown,
 )
 from reasond_server.eventlog.stored.postgres_takeover import RECOVER, WAKE, WAKE_WITH, take_over
 from reasond_server.eventlog.stored.rows import (
@@ -44,7 +42,7 @@ from reasond_server.eventlog.stored.rows import (
     waking_columns,
 )
 from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore, TenantRooms
-from reasond_server.storage.transactions import NOW, bind, fetch
+from reasond_server.storage.transactions import NOW, PostgresTransactions, bind, fetch, perform_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,11 +52,13 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
+    from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import LoggedEvent
 
 _OPEN = frozenset({"running", "suspended"})
 # The holder of a request id may be removed between the two statements that look for it.
 _TRIES = 3
+_LOCKING = "FOR UPDATE"
 
 _CREATE = f"""
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
@@ -73,16 +73,6 @@ _CREATE_CLAIMING = f"""
 WITH held AS ({sql.CLAIM}), made AS ({_CREATE} WHERE EXISTS (SELECT 1 FROM held) ON CONFLICT DO NOTHING)
 SELECT execution_id FROM held
 """  # noqa: S608 - constants of ours
-_COPY = """
-INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
-SELECT tenant, :execution_id, row_number() OVER (ORDER BY position), NULL, key, body
-FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
-ON CONFLICT DO NOTHING
-"""
-_PARENT = """
-SELECT count(*), coalesce(sum(length(key) + length(body)), 0)::bigint
-FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
-"""
 _APPEND = f"""
 WITH part AS (
     SELECT * FROM unnest(:tenants::text[], :names::text[], :versions::bigint[], :fences::bigint[], :added::bigint[],
@@ -155,6 +145,8 @@ DELETE FROM sessions WHERE (tenant, session_id) IN ({sql_sessions.EXPIRED} FOR U
 class _PoolDatabase:
     """Runs the statements of `SqlExecutionStore` on a pool of connections."""
 
+    locking = _LOCKING
+
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
 
@@ -176,6 +168,15 @@ class _PoolDatabase:
             return rows
 
         return await self._pool.run(job, repeats=False)
+
+    async def remove(self, begin: Callable[[], Job[Sequence[str]]]) -> None:
+        """See Database."""
+
+        async def job(connection: PgConnection) -> None:
+            async with connection.transaction():
+                await notify_grown(connection, await perform_job(connection, begin))
+
+        await self._pool.run(job)
 
 
 class PostgresExecutionStore(SqlExecutionStore):
@@ -205,7 +206,7 @@ class PostgresExecutionStore(SqlExecutionStore):
         self.room: StoreRoom = TenantRooms(
             quota=quota, database=self._database, monotonic=monotonic, read_fill=self._cleared.read_fill
         )
-        self.sessions: SessionStore = PostgresSessions(database=self._database, now=now, pool=pool)
+        self.sessions: SessionStore = sql_sessions.SqlSessions(database=self._database, now=now)
         self._pool = pool
 
     async def listen(self) -> None:
@@ -219,9 +220,20 @@ class PostgresExecutionStore(SqlExecutionStore):
         await self._pool.listen(CHANNEL, pass_on, missed=self._watchers.notify_all)
 
     async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
-        if session is None:
-            return await self._pool.run(lambda connection: _create(connection, values))
-        return await self._pool.run(lambda connection: create_in_session(connection, session, values, create=_create))
+        create = partial(sql.create_execution, insert=_insert, locking=_LOCKING)
+
+        def begin() -> Job[Claim]:
+            if session is None:
+                return create(values)
+            return sql_sessions.create_in_session(session, values, create=create, locking=_LOCKING)
+
+        if session is None and not values["inherits"]:
+            # One statement, which needs no transaction.
+            return await self._pool.run(lambda connection: perform_job(connection, begin))
+        try:
+            return await PostgresTransactions(self._pool).change(begin)
+        except sql_sessions.AnsweredError as error:
+            return error.claim
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -331,7 +343,7 @@ async def _append_different(
     }
     taken = {name for name, _ in await fetch(connection, _APPEND, values)} if good else set()
     ended = [row for row in good.values() if row.leaves_session and row.part.execution.execution_id in taken]
-    await leave_sessions(connection, ended, now=now)
+    await perform_job(connection, partial(sql_sessions.leave_sessions, ended, now=now))
     told = [notice for row in good.values() if row.part.execution.execution_id in taken for notice in row.part.notices]
     if told:
         async with connection.cursor() as cursor:
@@ -360,38 +372,17 @@ async def _explain_refusal(connection: PgConnection, row: PartRow, *, largest: i
     return refused or InternalError(f"the log of {execution.execution_id} changed while it was written")
 
 
-async def _create(connection: PgConnection, values: dict[str, Any]) -> Claim:
-    """Store a new execution; return the claim on its request id, which may be another execution's."""
-    own = Claim(execution_id=values["execution_id"], digest=values["digest"])
-    if not values["inherits"]:
-        return await _insert(connection, values) or own
-    async with connection.transaction():
-        if await fetch(connection, f"{sql.IS_CANCELLED} FOR UPDATE", values):
-            ((version, size),) = await fetch(connection, _PARENT, values)
-            holder = await _insert(connection, values | {"version": version, "size": values["size"] + size})
-            if holder is None:
-                await connection.execute(bind(_COPY), values)
-        else:
-            holder = await _insert(connection, values | {"inherits": ""})
-        if holder is not None:
-            return holder
-        # Counted in the new log, because a repeated creation may find the parent already deleted.
-        ((inherited,),) = await fetch(connection, sql.INHERITED, values)
-        return replace(own, inherited=inherited)
-
-
-async def _insert(connection: PgConnection, values: dict[str, Any]) -> Claim | None:
+def _insert(values: Values) -> Job[Claim | None]:
     """Insert the execution and its claim; return the claim of another execution if that has the request id."""
     statement = _CREATE_CLAIMING if values["request_id"] else _CREATE_FREE
     for _ in range(_TRIES):
-        if await fetch(connection, statement, values):
+        if (yield statement, values):
             return None
         if not values["request_id"]:
-            if not await fetch(connection, sql.EXISTS, values):
+            if not (yield sql.EXISTS, values):
                 raise InternalError("an execution of another tenant has the same id")
             return None
-        held = await fetch(connection, sql.CLAIMED, values)
-        if held:
+        if held := (yield sql.CLAIMED, values):
             return Claim(execution_id=held[0][0], digest=held[0][1])
     raise InternalError("a request id changed hands whenever it was asked for")
 

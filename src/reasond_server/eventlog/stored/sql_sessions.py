@@ -14,14 +14,16 @@ from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.contract import build_leased_error, build_session_not_found_error, require_entry
 from reasond_server.eventlog.stored.codec import decode_state
 from reasond_server.eventlog.stored.rows import is_storable
+from reasond_server.eventlog.stored.sql_store import CLAIMED, EXISTS
 from reasond_server.types import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reasond_server.eventlog.store import SessionClaim
+    from reasond_server.eventlog.store import Claim, SessionClaim
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.eventlog.stored.sql_store import Database
+    from reasond_server.storage.transactions import Job, Rows, Values
 
 _COUNT_SUSPENDED: Final = "SELECT count(*) FROM executions WHERE state = 'suspended' AND kind = :kind"
 # Written as in the indexes; otherwise the databases do not use them.
@@ -82,27 +84,26 @@ EXPIRED: Final = f"""
 SELECT tenant, session_id FROM sessions s WHERE expire_time <= :now AND NOT EXISTS ({_OPEN}) LIMIT :limit
 """  # noqa: S608 - as above
 
-_NO_SESSION: Final = (0, "{}", 0, 0.0, 0.0)
+# The session may be deleted between the statement that makes it and the one that locks it.
+_TRIES: Final = 3
 
 
-def build_claim_columns(claim: SessionClaim) -> dict[str, object]:
+def _build_claim_columns(claim: SessionClaim) -> dict[str, object]:
     """Return the parameters of the statements that let an execution enter a session."""
     if not claim.session_id or not is_storable(claim.session_id):
         raise InternalError("a session has a name that cannot be stored")
     return {"session_id": claim.session_id, "session_expiry": claim.expire_time.timestamp()}
 
 
-def enter(
-    claim: SessionClaim, row: Sequence[Any] | None, other: Sequence[Sequence[Any]], *, now: float
-) -> dict[str, object]:
+def _enter(claim: SessionClaim, row: Sequence[Any], other: Rows, *, now: float) -> dict[str, object]:
     """Return the parameters of ENTER for an execution that enters the session.
 
-    `row` is the row of LOCK; None, or with revision 0, if the session is made for this execution. `other` are the rows
-    of OPEN_ONE.
+    `row` is the row of LOCK, with revision 0 if the session is made for this execution. `other` are the rows of
+    OPEN_ONE.
 
     Raises: as `ExecutionStore.create`.
     """
-    revision, state, execution_count, create_time, expire_time = row or _NO_SESSION
+    revision, state, execution_count, create_time, expire_time = row
     if expire_time <= now and not other:
         revision = 0
     name, open_state = other[0] if other else ("", "")
@@ -117,25 +118,65 @@ def enter(
     }
 
 
-def build_leave_columns(row: PartRow, *, now: float) -> dict[str, object]:
-    """Return the parameters of the statements that let the execution of an ended log leave its session."""
-    execution, end = row.part.execution, row.part.session_end
-    return {
-        "tenant": execution.tenant,
-        "execution_id": execution.execution_id,
-        "session_id": execution.session_id,
-        "now": now,
-        "session_state": row.session_state,
-        "session_expiry": None if end is None else end.expire_time.timestamp(),
-    }
+class AnsweredError(Exception):
+    """Undoes the transaction: the request was known, and its claim is the answer."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__()
+        self.claim = claim
 
 
-def leave_statement(row: PartRow) -> str:
-    """Return the statement that frees the session of an ended log."""
-    return LEAVE if row.part.session_end is None else LEAVE_STATE
+def create_in_session(
+    session: SessionClaim, values: Mapping[str, Any], *, create: Callable[[Values], Job[Claim]], locking: str
+) -> Job[Claim]:
+    """Create an execution with `create` in a session; `locking` ends the statement that locks the session's row.
+
+    Raises:
+        AnsweredError: the request id stands for another execution, or the execution was created before.
+    """
+    values = {**values, **_build_claim_columns(session)}
+    row = yield from _lock(values, locking)
+    # Only now, because another call with the same request id may have had the lock before.
+    is_repeated = yield EXISTS, values
+    held = (yield CLAIMED, values) if values["request_id"] else []
+    if is_repeated or (held and held[0][0] != values["inherits"]):
+        raise AnsweredError((yield from create(values)))
+    entered = _enter(session, row, (yield OPEN_ONE, values), now=values["now"])
+    claim = yield from create(values)
+    if claim.execution_id != values["execution_id"]:
+        raise AnsweredError(claim)
+    yield ENTER, {**values, **entered}
+    yield KEEP, values
+    return claim
 
 
-def require_closed(session_id: str, other: Sequence[Sequence[Any]]) -> None:
+def _lock(values: Values, locking: str) -> Job[Sequence[Any]]:
+    """Return the row of the session, which nobody else changes until the transaction ends."""
+    for _ in range(_TRIES):
+        yield MAKE, values
+        if rows := (yield f"{LOCK} {locking}", values):
+            return rows[0]
+    raise InternalError("a session was deleted whenever it was asked for")
+
+
+def leave_sessions(rows: Iterable[PartRow], *, now: float) -> Job[None]:
+    """Free the sessions of the executions that have ended with `rows`."""
+    for row in rows:
+        if row.leaves_session:
+            execution, end = row.part.execution, row.part.session_end
+            values = {
+                "tenant": execution.tenant,
+                "execution_id": execution.execution_id,
+                "session_id": execution.session_id,
+                "now": now,
+                "session_state": row.session_state,
+                "session_expiry": None if end is None else end.expire_time.timestamp(),
+            }
+            yield LEAVE if end is None else LEAVE_STATE, values
+            yield KEEP, values
+
+
+def _require_closed(session_id: str, other: Rows) -> None:
     """Refuse the deletion of a session with an open execution; `other` are the rows of OPEN_ONE.
 
     Raises:
@@ -147,7 +188,7 @@ def require_closed(session_id: str, other: Sequence[Sequence[Any]]) -> None:
 
 
 class SqlSessions:
-    """A SessionStore over a database; `now` is the clock (UTC). Each database deletes in its own way."""
+    """A SessionStore over a database; `now` is the clock (UTC)."""
 
     def __init__(self, *, database: Database, now: Callable[[], datetime]) -> None:
         self._database = database
@@ -174,6 +215,20 @@ class SqlSessions:
             "size": size,
         }
         return [_read_session(tenant, row) for row in await self._database.select(_PAGE, values)]
+
+    async def delete(self, tenant: str, session_id: str) -> None:
+        """See SessionStore."""
+        await self.find(tenant, session_id)
+        values = {"tenant": tenant, "session_id": session_id}
+
+        def remove() -> Job[Sequence[str]]:
+            yield f"{LOCK} {self._database.locking}", values
+            _require_closed(session_id, (yield OPEN_ONE, values))
+            names = [name for (name,) in (yield DELETE_EXECUTIONS, values)]
+            yield DELETE, values
+            return names
+
+        await self._database.remove(remove)
 
     async def count_suspended(self, kind: str) -> int:
         """See SessionStore."""

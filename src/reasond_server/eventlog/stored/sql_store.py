@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors.base import InternalError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import ExecutionFilter, Lease, SessionClaim
+    from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import Execution, LoggedEvent
 
 
@@ -101,14 +102,20 @@ VALUES (:tenant, :execution_id, :position, :sequence, '', :event)
 """
 SET_BODY: Final = "UPDATE executions SET body = :body WHERE tenant = :tenant AND execution_id = :execution_id"
 EXISTS: Final = "SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :execution_id"
-PARENT: Final = """
-SELECT key, body FROM entries
-WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL ORDER BY position
+_COPY: Final = """
+INSERT INTO entries (tenant, execution_id, position, sequence, key, body)
+SELECT tenant, :execution_id, row_number() OVER (ORDER BY position), NULL, key, body
+FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
+ON CONFLICT DO NOTHING
 """
-INHERITED: Final = """
+_PARENT: Final = """
+SELECT count(*), CAST(coalesce(sum(length(key) + length(body)), 0) AS bigint)
+FROM entries WHERE tenant = :tenant AND execution_id = :inherits AND sequence IS NULL
+"""
+_INHERITED: Final = """
 SELECT count(*) FROM entries WHERE tenant = :tenant AND execution_id = :execution_id AND sequence IS NULL
 """
-IS_CANCELLED: Final = """
+_IS_CANCELLED: Final = """
 SELECT 1 FROM executions WHERE tenant = :tenant AND execution_id = :inherits AND state = 'cancelled'
 """
 DETACH: Final = """
@@ -141,7 +148,9 @@ FORGOTTEN_KEPT_S = 30 * 86_400.0
 
 
 class Database(Protocol):
-    """Runs the statements."""
+    """Runs the statements; `locking` ends those that lock the rows that they read."""
+
+    locking: str
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """Return the rows that `statement` finds."""
@@ -152,6 +161,34 @@ class Database(Protocol):
     ) -> Sequence[Sequence[Any]]:
         """Run `statement`, which returns execution ids, in a transaction; notify their watchers of `change`."""
         ...
+
+    async def remove(self, begin: Callable[[], Job[Sequence[str]]]) -> None:
+        """Run a job that removes executions, and returns their ids, in a transaction; notify their watchers."""
+        ...
+
+
+def create_execution(
+    values: Mapping[str, Any], *, insert: Callable[[Values], Job[Claim | None]], locking: str
+) -> Job[Claim]:
+    """Store a new execution; return the claim on its request id, which may be another execution's.
+
+    `insert` writes the execution and its claim, or returns the claim of the execution that has the request id.
+    """
+    own = Claim(execution_id=values["execution_id"], digest=values["digest"])
+    inherits = bool(values["inherits"])
+    if inherits and not (yield f"{_IS_CANCELLED} {locking}", values):
+        values = {**values, "inherits": ""}
+    if values["inherits"]:
+        ((version, size),) = yield _PARENT, values
+        values = {**values, "version": version, "size": values["size"] + size}
+    holder = yield from insert(values)
+    if holder is not None or not inherits:
+        return holder or own
+    if values["inherits"]:
+        yield _COPY, values
+    # Counted in the new log, because a repeated creation may find the parent already deleted.
+    ((inherited,),) = yield _INHERITED, values
+    return replace(own, inherited=inherited)
 
 
 class KeptExecutions:

@@ -1,4 +1,4 @@
-"""Room in a SQLite file: what has expired goes, in a full file what has ended before its time; and its sessions."""
+"""Room in a SQLite file: what has expired goes, and in a full file what has ended before its time."""
 
 from __future__ import annotations
 
@@ -6,80 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reasond_server.errors.limits import StoreFullError
-from reasond_server.eventlog.store import Change
 from reasond_server.eventlog.stored import sql_sessions
-from reasond_server.eventlog.stored.sql_sessions import SqlSessions
-from reasond_server.eventlog.stored.sql_store import CLAIMED, EXISTS, FORGOTTEN_KEPT_S
+from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.eventlog.contract import Watchers
-    from reasond_server.eventlog.store import Claim, SessionClaim
-    from reasond_server.eventlog.stored.rows import PartRow
-    from reasond_server.eventlog.stored.sql_store import Database
     from reasond_server.storage.sqlite_file import SqliteFile
-
-
-class SqliteSessions(SqlSessions):
-    """A SessionStore in a `SqliteFile`."""
-
-    def __init__(
-        self, *, database: Database, now: Callable[[], datetime], file: SqliteFile, watchers: Watchers
-    ) -> None:
-        super().__init__(database=database, now=now)
-        self._file = file
-        self._watchers = watchers
-
-    async def delete(self, tenant: str, session_id: str) -> None:
-        """See SessionStore. No file contains the content afterwards, as after a deletion of an execution."""
-        await self.find(tenant, session_id)
-        values = {"tenant": tenant, "session_id": session_id}
-
-        def job(connection: Connection) -> list[str]:
-            sql_sessions.require_closed(session_id, connection.execute(sql_sessions.OPEN_ONE, values).fetchall())
-            names = [name for (name,) in connection.execute(sql_sessions.DELETE_EXECUTIONS, values).fetchall()]
-            connection.execute(sql_sessions.DELETE, values)
-            return names
-
-        await self._file.write(job, then=lambda names: self._watchers.notify(names, Change.GREW))
-        await self._file.erase()
-
-
-def create_in_session(
-    connection: Connection,
-    session: SessionClaim,
-    values: dict[str, Any],
-    *,
-    create: Callable[[Connection, dict[str, Any]], Claim],
-) -> Claim:
-    """Create an execution with `create` in a session, unless its request id stands for another one."""
-    if connection.execute(EXISTS, values).fetchone():
-        return create(connection, values)
-    claimed = connection.execute(CLAIMED, values).fetchone() if values["request_id"] else None
-    if claimed is not None and claimed[0] != values["inherits"]:
-        return create(connection, values)
-    values = values | sql_sessions.build_claim_columns(session)
-    row = connection.execute(sql_sessions.LOCK, values).fetchone()
-    other = connection.execute(sql_sessions.OPEN_ONE, values).fetchall()
-    entered = sql_sessions.enter(session, row, other, now=values["now"])
-    claim = create(connection, values)
-    if claim.execution_id == values["execution_id"]:
-        connection.execute(sql_sessions.MAKE, values)
-        connection.execute(sql_sessions.ENTER, values | entered)
-        connection.execute(sql_sessions.KEEP, values)
-    return claim
-
-
-def leave_sessions(connection: Connection, rows: Sequence[PartRow], *, now: float) -> None:
-    """Free the sessions of the executions that have ended with `rows`."""
-    for row in rows:
-        if row.leaves_session:
-            values = sql_sessions.build_leave_columns(row, now=now)
-            connection.execute(sql_sessions.leave_statement(row), values)
-            connection.execute(sql_sessions.KEEP, values)
 
 
 ResultT = TypeVar("ResultT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError, ReasondError
@@ -18,6 +19,7 @@ from reasond_server.eventlog.contract import (
 )
 from reasond_server.eventlog.quotas import UNBOUNDED
 from reasond_server.eventlog.store import Change, Claim, Renewal
+from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,
@@ -38,12 +40,8 @@ from reasond_server.eventlog.stored.rows import (
     write_woken_body,
 )
 from reasond_server.eventlog.stored.sql_store import SqlExecutionStore, TenantRooms
-from reasond_server.eventlog.stored.sqlite_clearing import (
-    ClearedFile,
-    SqliteSessions,
-    create_in_session,
-    leave_sessions,
-)
+from reasond_server.eventlog.stored.sqlite_clearing import ClearedFile
+from reasond_server.storage.transactions import run_job
 from reasond_server.types import ExecutionState
 
 if TYPE_CHECKING:
@@ -55,6 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.sqlite_file import SqliteFile
+    from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import LoggedEvent
 
 _CREATE = """
@@ -118,7 +117,9 @@ class _Outcome:
 
 
 class _FileDatabase:
-    """Runs the statements of `SqlExecutionStore` on a file."""
+    """Runs the statements of `SqlExecutionStore` on a file, which has one writer at a time."""
+
+    locking = ""
 
     def __init__(self, file: SqliteFile, watchers: Watchers) -> None:
         self._file = file
@@ -141,6 +142,14 @@ class _FileDatabase:
                 self._watchers.notify([name for (name,) in rows], change)
 
         return await self._file.write(job, then=tell)
+
+    async def remove(self, begin: Callable[[], Job[Sequence[str]]]) -> None:
+        """See Database. No file contains the content afterwards, as after a deletion of an execution."""
+        await self._file.write(
+            lambda connection: run_job(connection, begin),
+            then=lambda names: self._watchers.notify(names, Change.GREW),
+        )
+        await self._file.erase()
 
 
 class SqliteExecutionStore(SqlExecutionStore):
@@ -169,7 +178,7 @@ class SqliteExecutionStore(SqlExecutionStore):
         self.room: StoreRoom = TenantRooms(
             quota=quota, database=database, monotonic=monotonic, read_fill=self._cleared.read_fill
         )
-        self.sessions: SessionStore = SqliteSessions(database=database, now=now, file=file, watchers=watchers)
+        self.sessions: SessionStore = sql_sessions.SqlSessions(database=database, now=now)
         self._file = file
         self._monotonic = monotonic
 
@@ -180,13 +189,17 @@ class SqliteExecutionStore(SqlExecutionStore):
 
     async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
         values["until"] = self._monotonic() + values["seconds"]
+        create = partial(sql.create_execution, insert=_insert, locking="")
 
-        def job(connection: Connection) -> Claim:
+        def begin() -> Job[Claim]:
             if session is None:
-                return _create_one(connection, values)
-            return create_in_session(connection, session, values, create=_create_one)
+                return create(values)
+            return sql_sessions.create_in_session(session, values, create=create, locking="")
 
-        return await self._cleared.write(job, then=_do_nothing)
+        try:
+            return await self._cleared.write(lambda connection: run_job(connection, begin), then=_do_nothing)
+        except sql_sessions.AnsweredError as error:
+            return error.claim
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """See ExecutionStore."""
@@ -316,32 +329,17 @@ def _take_over(
     return build_recovery(build_takeover_row(takeover, head, connection.execute(sql.LOG, name).fetchall()))
 
 
-def _create_one(connection: Connection, values: dict[str, Any]) -> Claim:
-    """Store a new execution; return the claim on its request id, which may be another execution's."""
-    inherits = bool(values["inherits"])
-    if inherits and not connection.execute(sql.IS_CANCELLED, values).fetchone():
-        values = values | {"inherits": ""}
-    if values["request_id"] and not _claims(connection, values):
-        holder = connection.execute(sql.CLAIMED, values).fetchone()
-        return Claim(execution_id=holder[0], digest=holder[1])
-    records = connection.execute(sql.PARENT, values).fetchall() if values["inherits"] else []
-    size = sum(len(key) + len(body) for key, body in records)
-    made = connection.execute(_CREATE, values | {"version": len(records), "size": values["size"] + size}).rowcount
-    if made and records:
-        name = (values["tenant"], values["execution_id"])
-        rows = [(*name, position, None, *record) for position, record in enumerate(records, 1)]
-        connection.executemany(_INSERT, rows)
-    if not made and not connection.execute(sql.EXISTS, values).fetchone():
+def _insert(values: Values) -> Job[Claim | None]:
+    """Insert the execution and its claim; return the claim of another execution if that has the request id."""
+    if values["request_id"]:
+        # The execution's row may be missing until the commit.
+        yield "PRAGMA defer_foreign_keys = ON", {}
+        if not (yield sql.CLAIM, values):
+            holder, digest = (yield sql.CLAIMED, values)[0]
+            return Claim(execution_id=holder, digest=digest)
+    if not (yield f"{_CREATE} RETURNING execution_id", values) and not (yield sql.EXISTS, values):
         raise InternalError("an execution of another tenant has the same id")
-    # Counted in the new log, because a repeated creation may find the parent already deleted.
-    inherited = connection.execute(sql.INHERITED, values).fetchone()[0] if inherits else 0
-    return Claim(execution_id=values["execution_id"], digest=values["digest"], inherited=inherited)
-
-
-def _claims(connection: Connection, values: dict[str, Any]) -> bool:
-    """Return whether the new execution has its request id now; the execution's row may be missing until the commit."""
-    connection.execute("PRAGMA defer_foreign_keys = ON")
-    return connection.execute(sql.CLAIM, values).fetchone() is not None
+    return None
 
 
 def _append_all(
@@ -360,7 +358,7 @@ def _append_all(
     _write_entries(connection, taken)
     if notices := [notice for row in taken for notice in row.part.notices]:
         connection.executemany(sql.ADD_NOTICE, notice_columns(notices, now=now))
-    leave_sessions(connection, taken, now=now)
+    run_job(connection, partial(sql_sessions.leave_sessions, taken, now=now))
     outcome.grown |= dict.fromkeys(row.part.execution.execution_id for row in taken if row.events)
     return outcome
 
