@@ -23,7 +23,7 @@ from reasond_server.types.turns import HandedOff
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.protocols.a2a.a2a_params import ListTasksParams, SendParams, TaskParams
@@ -75,23 +75,22 @@ class Tasks:
         log = await self._find(caller, task_id)
         return {"task": write_log(log).write(history_length=params.configuration.history_length)}
 
-    async def stream(
-        self, caller: Principal, params: SendParams, cursor: Cursor | None
-    ) -> AsyncGenerator[Update, None]:
+    def stream(self, caller: Principal, params: SendParams, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
         """Take a message, and yield its task and the updates to its end, or until it waits for input.
 
         With a `cursor` the message was sent before, and the updates after it are repeated. Raises as `send`.
         """
-        if cursor is not None:
-            async with aclosing(self._replay(caller, cursor)) as updates:
-                async for update in updates:
-                    yield update
-            return
-        asked = await self._read(caller, params)
-        events = self._runs.follow(caller, asked, keep_running=True)
-        async with aclosing(self._tell(caller, events, length=params.configuration.history_length)) as updates:
-            async for update in updates:
-                yield update
+        return self._begin(caller, params) if cursor is None else self._observe(caller, cursor.execution_id, cursor)
+
+    def subscribe(self, caller: Principal, params: TaskParams, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
+        """Yield a task and its updates to its end; with a `cursor` those after it, also of a task that has ended.
+
+        Raises as `get`, and A2aError: it has ended.
+        """
+        if cursor is not None and cursor.execution_id != params.id:
+            text = f"is of the task {cursor.execution_id}; the request names {show(params.id)}"
+            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=text))
+        return self._observe(caller, params.id, cursor)
 
     async def get(self, caller: Principal, params: TaskParams) -> dict[str, Any]:
         """Return a task as it is now.
@@ -112,32 +111,6 @@ class Tasks:
             if writer.is_cancelled or not writer.has_ended:
                 return writer.write()
         raise A2aError(TASK_NOT_CANCELABLE, f"The task {show(params.id)} has ended")
-
-    async def subscribe(
-        self, caller: Principal, params: TaskParams, cursor: Cursor | None
-    ) -> AsyncGenerator[Update, None]:
-        """Yield a task and its updates to its end; with a `cursor` those after it, also of a task that has ended.
-
-        Raises as `get`, and A2aError: it has ended.
-        """
-        if cursor is None:
-            log = await self._find(caller, params.id)
-            if write_log(log).has_ended:
-                raise A2aError(
-                    UNSUPPORTED_OPERATION,
-                    f"The task {show(params.id)} has ended",
-                    remedy="Read it, or send the header Last-Event-ID to have its updates again.",
-                )
-            observed = await self._desk.observe(caller, params.id, after_sequence=log.events[-1].sequence)
-            updates = self._tell(caller, observed.events, begin_with=log)
-        elif cursor.execution_id != params.id:
-            text = f"is of the task {cursor.execution_id}; the request names {show(params.id)}"
-            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=text))
-        else:
-            updates = self._replay(caller, cursor)
-        async with aclosing(updates):
-            async for update in updates:
-                yield update
 
     async def list(self, caller: Principal, params: ListTasksParams) -> dict[str, Any]:
         """Return a page of the caller's tasks, the newest first; `totalSize` counts 1,000 at most.
@@ -199,53 +172,50 @@ class Tasks:
             self._desk.require_use(caller, log.execution)
         return log
 
-    async def _replay(self, caller: Principal, cursor: Cursor) -> AsyncGenerator[Update, None]:
-        """Yield the updates of a task after a place in its log. Raises as `get`."""
-        log = await self._find(caller, cursor.execution_id)
-        after = cursor.after_sequence
-        observed = await self._desk.observe(caller, cursor.execution_id, after_sequence=after)
-        writer = write_log(log, before=after + 1)
-        async with aclosing(self._tell(caller, observed.events, writer=writer)) as updates:
-            async for update in updates:
-                yield update
-
-    async def _tell(
-        self,
-        caller: Principal,
-        events: AsyncGenerator[StreamEvent, None],
-        *,
-        begin_with: ExecutionLog | None = None,
-        writer: TaskWriter | None = None,
-        length: int | None = None,
-    ) -> AsyncGenerator[Update, None]:
-        """Yield the task, unless `writer` has told it, and the updates that `events` mean; close them at the end."""
-        is_leg = begin_with is None and writer is None
-        if begin_with is not None:
-            writer = write_log(begin_with)
-            yield _place(writer, begin_with.execution.execution_id, {"task": writer.write(history_length=length)})
-        try:
-            async with aclosing(events):
+    async def _begin(self, caller: Principal, params: SendParams) -> AsyncGenerator[Update, None]:
+        """Yield the task of a message, and its updates. Raises as `send`."""
+        asked = await self._read(caller, params)
+        writer: TaskWriter | None = None
+        async with aclosing(self._runs.follow(caller, asked, keep_running=True)) as events:
+            try:
                 async for event in events:
-                    if isinstance(event.event, Heartbeat):
-                        yield Update(body=None)
-                        continue
-                    if writer is None:
+                    if writer is None and not isinstance(event.event, Heartbeat):
                         log = await self._find(caller, event.execution_id)
-                        writer = write_log(log, before=event.sequence)
-                        told = [*writer.take(event.sequence, event.create_time, event.event)]
-                        first = {"task": writer.write(history_length=length)}
-                        updates = [first] if not writer.has_ended else [first, *told]
-                    else:
-                        updates = [*writer.take(event.sequence, event.create_time, event.event)]
-                    for update in updates:
-                        is_last = update is updates[-1]
-                        yield _place(writer, event.execution_id if is_last else "", update)
-                    if is_leg and isinstance(event.event, HandedOff):
+                        writer = write_log(log, before=event.sequence + 1)
+                        task = writer.write(history_length=params.configuration.history_length)
+                        yield _place(writer, event.execution_id, {"task": task})
+                        continue
+                    for update in _tell(writer, event):
+                        yield update
+                    if isinstance(event.event, HandedOff):
                         break
-        except ReasondError:
-            # The last update has told how the task failed.
-            if writer is None or not writer.has_ended:
-                raise
+            except ReasondError:
+                # The last update has told how the task failed.
+                if writer is None or not writer.has_ended:
+                    raise
+
+    async def _observe(self, caller: Principal, task_id: str, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
+        """Yield a task and its updates, or those after a place in its log. Raises as `subscribe`."""
+        log = await self._find(caller, task_id)
+        if cursor is None and write_log(log).has_ended:
+            raise A2aError(
+                UNSUPPORTED_OPERATION,
+                f"The task {show(task_id)} has ended",
+                remedy="Read it, or send the header Last-Event-ID to have its updates again.",
+            )
+        after = log.events[-1].sequence if cursor is None else cursor.after_sequence
+        observed = await self._desk.observe(caller, task_id, after_sequence=after)
+        writer = write_log(log, before=after + 1)
+        async with aclosing(observed.events) as events:
+            if cursor is None:
+                yield _place(writer, task_id, {"task": writer.write()})
+            try:
+                async for event in events:
+                    for update in _tell(writer, event):
+                        yield update
+            except ReasondError:
+                if not writer.has_ended:
+                    raise
 
     async def _list_one(
         self, caller: Principal, execution: Execution, params: ListTasksParams
@@ -290,6 +260,16 @@ async def refuse(error: A2aError, _caller: Principal, _params: object) -> dict[s
         A2aError: always.
     """
     raise error.copy()
+
+
+def _tell(writer: TaskWriter | None, event: StreamEvent) -> Iterator[Update]:
+    """Yield the updates that an event means; only the last has a place to resume at."""
+    if writer is None or isinstance(event.event, Heartbeat):
+        yield Update(body=None)
+        return
+    updates = [*writer.take(event.sequence, event.create_time, event.event)]
+    for update in updates:
+        yield _place(writer, event.execution_id if update is updates[-1] else "", update)
 
 
 def _place(writer: TaskWriter, task_id: str, body: dict[str, Any]) -> Update:
