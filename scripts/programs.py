@@ -44,7 +44,8 @@ def attempt(command: Sequence[str], *, env: Mapping[str, str] | None = None) -> 
         done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return f" within {LIMIT_S:g} s"
-    return f"; {Path(command[0]).name}'s message stands above" if done.returncode else ""
+    name = "pip" if "pip" in command else Path(command[0]).name
+    return f"; {name}'s message stands above" if done.returncode else ""
 
 
 def name_of(module: str) -> str:
