@@ -181,6 +181,38 @@ async def test_a_long_call_is_held_by_states_that_nobody_can_change(
         assert (whole["content"][0]["text"], len(calls)) == ("42", 2)
 
 
+async def test_a_client_comes_back_by_itself_until_the_answer_is_there_and_it_is_paid_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mcp_runs, "HOLD_S", 0.01)
+    monkeypatch.setattr(mcp_runs, "_HOLDS", 1_000_000)
+    ready, calls = [asyncio.Event() for _ in range(3)], []
+
+    def wait(_request: object) -> Reply:
+        calls.append(1)
+        at = len(calls) - 1
+        answer_of_call = "41" if at == 0 else "42"
+        return Reply(text=f"<answer>{answer_of_call}</answer>", hold=ready[at] if at < len(ready) else None)
+
+    strategy = {**QUESTION, "strategy_config": {"samples": 3}}
+    async with running_server(model=FunctionModel(wait)) as listening:
+        asked = {"name": "reason_self_consistency", "arguments": strategy}
+        rounds: dict[str, Any] = (await send(listening, "tools/call", asked)).json()["result"]
+        again = {**asked, "requestState": rounds["requestState"]}
+        for event in ready:
+            rounds = (await send(listening, "tools/call", again)).json()["result"]
+            assert rounds["resultType"] == "input_required"
+            event.set()
+        async with hosting(listening) as host:
+            while rounds["resultType"] == "input_required":
+                rounds = (await send(listening, "tools/call", again)).json()["result"]
+            # The client of the package sends a call again by itself, ten times at most.
+            monkeypatch.setattr(mcp_runs, "_HOLDS", 8)
+            result = await host.call_tool("reason_self_consistency", {**QUESTION, "strategy_config": {"samples": 2}})
+    assert rounds["content"][0]["text"] == text_of(result) == "42"
+    assert rounds["structuredContent"]["metrics"]["usage"]["model_calls"] == 3
+
+
 async def test_a_call_of_a_client_that_knows_tasks_is_one() -> None:
     ready = asyncio.Event()
     async with running_server(model=hold(ready)) as listening:
