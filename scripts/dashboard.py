@@ -101,6 +101,7 @@ ROWS: dict[str, Sequence[Panel]] = {
     "Calls": (
         rates("Calls by method", "reasond_calls_total", "transport, method", unit="reqps"),
         rates("Calls by code", "reasond_calls_total", "transport, code", unit="reqps"),
+        rates("Calls of gRPC that began", "reasond_rpcs_started_total", "method", unit="reqps"),
         percentiles("Duration of calls", "reasond_call_duration_seconds", "method"),
         Panel(
             title="At work",
@@ -155,6 +156,13 @@ ROWS: dict[str, Sequence[Panel]] = {
         rates("Calls by outcome", "reasond_model_calls_total", "model, outcome", unit="ops"),
         percentiles("First content", "reasond_model_first_content_seconds", "model"),
         percentiles("Whole call", "reasond_model_call_duration_seconds", "model"),
+        Panel(
+            title="Tokens of a call",
+            queries=[
+                (quantile(0.5, "reasond_model_call_tokens", "kind"), "p50 {{kind}}"),
+                (quantile(0.99, "reasond_model_call_tokens", "kind"), "p99 {{kind}}"),
+            ],
+        ),
         rates("Retries", "reasond_model_retries_total", "backend, reason", unit="ops"),
         totals("Circuit breaker", "reasond_model_breaker_state", "backend, state"),
         percentiles("Wait for room at the backend", "reasond_model_room_wait_seconds", "backend"),
@@ -198,6 +206,7 @@ ROWS: dict[str, Sequence[Panel]] = {
     "Store and process": (
         percentiles("Commit", "reasond_store_commit_duration_seconds"),
         Panel(title="Entries in a commit (mean)", queries=[(COMMIT_SIZE, "")]),
+        rates("Webhooks", "reasond_webhooks_total", "outcome", unit="ops"),
         rates("Failures of the store", "reasond_store_failures_total", "reason"),
         Panel(title="Store, taken by what cannot go", queries=[(STORE_FILL, "")], unit="percentunit"),
         Panel(title="Jump of the clock", queries=[(CLOCK_JUMP, "")], unit="s"),

@@ -52,8 +52,8 @@ def read(process: subprocess.Popen[str]) -> Mapping[str, float]:
 
 
 CALLS = 'reasond_calls_total{code="OK",method="Reason",transport="grpc"}'
-DURATIONS = 'reasond_call_duration_seconds_count{method="Reason",transport="grpc"}'
-BELOW_40_MS = 'reasond_call_duration_seconds_bucket{le="0.04",method="Reason",transport="grpc"}'
+DURATIONS = 'reasond_call_duration_seconds_count{code="OK",method="Reason",transport="grpc"}'
+BELOW_40_MS = 'reasond_call_duration_seconds_bucket{code="OK",le="0.04",method="Reason",transport="grpc"}'
 
 
 def test_two_processes_are_added_up_and_a_dead_one_leaves_its_counts_only(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_a_unary_call_is_counted_in_every_room_once() -> None:
         found = await scrape(listening)
     ends = 'finish_reason="answered",strategy="chain_of_thought"'
     assert found[f'reasond_calls_total{{code="OK",{REASON}}}'] == 1
-    assert found[f"reasond_call_duration_seconds_count{{{REASON}}}"] == 1
+    assert found[f'reasond_call_duration_seconds_count{{code="OK",{REASON}}}'] == 1
     assert found[f"reasond_executions_total{{{ends}}}"] == 1
     assert found['reasond_execution_duration_seconds_count{strategy="chain_of_thought"}'] == 1
     assert found['reasond_steps_total{strategy="chain_of_thought"}'] == 1

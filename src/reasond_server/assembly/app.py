@@ -122,7 +122,8 @@ class Server:
         self._settings = settings
         self._dev = dev
         self._clock = clock or make_system_clock()
-        self._spans = spans or open_span_sink(settings, environ, instance_id=self._clock.new_id())
+        instance_id = self._clock.new_id()
+        self._spans = spans or open_span_sink(settings, environ, instance_id=instance_id)
         self._tracing = None if self._spans is None else self._spans.tracing
         self._registry = build_registry(settings) if registry is None else registry
         self._telemetry = build_telemetry(
@@ -131,6 +132,8 @@ class Server:
             strategies=[strategy.name for strategy in self._registry],
             model=find_model_name(settings, environ) if model is None else model.name,
             look=self._snapshot,
+            instance_id=instance_id,
+            is_traced=self._tracing is not None,
         )
         observer = self._telemetry.observer
         model = model or create_model(settings, environ, loaded.folder, observer=observer)
@@ -236,6 +239,8 @@ class Server:
             await self._core.runner.stop()
         listeners = (self._grpc, self._http, self._metrics_http)
         await asyncio.gather(*(each.stop(grace_s) for each in listeners if each is not None))
+        if self._telemetry.export is not None:
+            await self._telemetry.export.aclose(within_s=_LAST_SPANS_S)
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
@@ -306,6 +311,8 @@ class Server:
         if self._server_metrics is not None:
             self._server_metrics.sampler.begin(count_awaiting=partial(stores.executions.sessions.count_suspended, TURN))
         core.runner.begin()
+        if self._telemetry.export is not None:
+            self._telemetry.export.begin()
         if courier is not None:
             courier.begin()
 

@@ -39,7 +39,7 @@ from reasond_server.telemetry.observers import (
     UNOBSERVED,
     WEBHOOK_OUTCOMES,
 )
-from reasond_server.telemetry.span_export import TracingOptions, build_sink
+from reasond_server.telemetry.span_export import OtlpOptions, TracingOptions, build_sink, is_receiver_there
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.history import TURN
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from reasond_server.config import ServerSettings, Settings, ToolsSettings
     from reasond_server.http_api.page_gate import PageGate
     from reasond_server.telemetry.exposition import Exposition, Sampler
+    from reasond_server.telemetry.metric_export import MetricExport
     from reasond_server.telemetry.observers import Observer, ServerSnapshot
     from reasond_server.telemetry.span_export import SpanSink
 
@@ -79,10 +80,14 @@ class ServerMetrics:
 
 @value
 class Telemetry:
-    """The observer of all rooms; without a reader of metrics `server_metrics` is None, and nothing is counted."""
+    """The observer of all rooms; without a reader of metrics `server_metrics` is None, and nothing is counted.
+
+    `export` sends the metrics over OTLP, if that is wanted.
+    """
 
     observer: Observer
     server_metrics: ServerMetrics | None = None
+    export: MetricExport | None = None
 
 
 def build_telemetry(
@@ -92,9 +97,13 @@ def build_telemetry(
     strategies: Iterable[str],
     model: str,
     look: Callable[[], ServerSnapshot],
+    instance_id: str = "",
+    is_traced: bool = False,
 ) -> Telemetry:
     """Return what `settings` ask for; `look` returns the server's state, `strategies` and `model` are label values."""
     is_readable = settings.metrics.address or (settings.metrics.on_http and settings.server.http_address)
+    options = read_metric_options(settings, environ, instance_id=instance_id)
+    is_readable = is_readable or options.target
     if not settings.reasoning.performance.enable_metrics or not is_readable:
         return Telemetry(observer=UNOBSERVED)
     # Imported here: prometheus_client takes 60 ms, and a server without metrics does not need it.
@@ -103,12 +112,29 @@ def build_telemetry(
     from reasond_server.telemetry.meters import Meters  # noqa: PLC0415 - see above
 
     vocabulary = Vocabulary(words=list_label_values(settings, strategies=strategies, model=model))
-    metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"))
+    metrics = Meters(vocabulary=vocabulary, version=version("reasond-server"), has_exemplars=is_traced)
     sampler = Sampler(metrics=metrics, look=look)
-    folder = environ.get(_FOLDER_VARIABLE, "")
-    exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder)
+    folder, provider = environ.get(_FOLDER_VARIABLE, ""), find_provider_name(settings, environ)
+    exposition = Exposition(registry=metrics.registry, before=sampler.sample, folder=folder, provider=provider)
+    shown = ServerMetrics(sampler=sampler, exposition=exposition, is_shared=bool(folder))
+    if not is_receiver_there(options):
+        return Telemetry(observer=metrics, server_metrics=shown)
+    from reasond_server.telemetry.metric_export import MetricExport  # noqa: PLC0415 - needs the extra otel
+
     return Telemetry(
-        observer=metrics, server_metrics=ServerMetrics(sampler=sampler, exposition=exposition, is_shared=bool(folder))
+        observer=metrics, server_metrics=shown, export=MetricExport(exposition=exposition, options=options)
+    )
+
+
+def read_metric_options(settings: Settings, environ: Mapping[str, str], *, instance_id: str) -> OtlpOptions:
+    """Return where metrics are sent over OTLP."""
+    return OtlpOptions(
+        endpoint=settings.metrics.endpoint,
+        protocol=settings.metrics.protocol,
+        signal="metrics",
+        version=version("reasond-server"),
+        instance_id=instance_id,
+        environ=environ,
     )
 
 

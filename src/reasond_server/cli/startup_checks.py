@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.assembly.backends import build_tools, create_model, create_named_models, find_backend_problems
-from reasond_server.assembly.instruments import find_tls_files, read_tracing_options
+from reasond_server.assembly.instruments import find_tls_files, read_metric_options, read_tracing_options
 from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import require_driver
 from reasond_server.assembly.verifiers import build_agent_tokens, build_verification
@@ -91,6 +91,7 @@ def _list_checks(
     yield partial(_check_access, loaded, is_dev=is_dev), ("auth", "reasoning.enabled_strategies")
     yield partial(build_limit_backend, settings.limits), ("limits",)
     yield partial(require_receiver, read_tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
+    yield partial(require_receiver, read_metric_options(settings, environ, instance_id="")), ("metrics",)
     yield partial(_check_listening, settings), ("server.tls", "server.grpc_unix_socket")
     yield partial(require_driver, settings.store.url), ()
 

@@ -257,7 +257,7 @@ class TracingSettings(Section):
 
 
 class MetricsSettings(Section):
-    """Where Prometheus reads the metrics; nothing is counted if it has no place to read them."""
+    """Where Prometheus reads the metrics, or who is sent them; nothing is counted if nobody gets them."""
 
     address: Address = Field(
         default="",
@@ -267,6 +267,15 @@ class MetricsSettings(Section):
     on_http: bool = Field(
         default=True,
         description="Whether server.http_address serves /metrics as well, to tokens with the permission metrics:read.",
+    )
+    endpoint: Endpoint = Field(
+        default="",
+        max_length=_MAX_ENDPOINT,
+        description="Where an OTLP receiver takes metrics, like [tracing] endpoint; empty: as "
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT says.",
+    )
+    protocol: Literal["", "grpc", "http/protobuf"] = Field(
+        default="", description="How it is spoken to, like [tracing] protocol."
     )
     allow_anonymous: bool = Field(
         default=False,

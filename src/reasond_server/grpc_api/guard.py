@@ -138,6 +138,7 @@ class ErrorGuard:
             # Set before anything can fail: grpc sends it with every status, including its own.
             context.set_trailing_metadata(self._build_trailers(call))
             task, started = _this_task(), self._monotonic()
+            self._observer.rpc_began(call.method[1:])
             self._running.add(task)
             code, failure = "", None
             try:

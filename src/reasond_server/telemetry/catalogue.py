@@ -27,6 +27,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Merged = Literal["livesum", "livemax", "livemin"]
 
 GENAI_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+GENAI_TOKENS: Final = tuple(float(4**power) for power in range(14))
 CALL_SECONDS: Final = (0.001, 0.0025, 0.005, *GENAI_SECONDS, 163.84, 327.68)
 WAIT_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -78,8 +79,9 @@ CALLS: Final = (
         "reasond_calls{transport, method, code}",
         "Calls that ended, by the status of gRPC or what JSON-RPC has in its place; streams count when they end.",
     ),
+    _counter("reasond_rpcs_started{method}", "Calls of gRPC that began."),
     _histogram(
-        "reasond_call_duration_seconds{transport, method}",
+        "reasond_call_duration_seconds{transport, method, code}",
         "Time from the arrival of a call to its end.",
         buckets=CALL_SECONDS,
     ),
@@ -152,9 +154,12 @@ MODELS: Final = (
         "which had its answer or was stopped.",
     ),
     _histogram(
-        "reasond_model_call_duration_seconds{model}",
+        "reasond_model_call_duration_seconds{model, outcome}",
         "Time of a model call, its retries included.",
         buckets=GENAI_SECONDS,
+    ),
+    _histogram(
+        "reasond_model_call_tokens{model, kind}", "Tokens of a model call: input, output.", buckets=GENAI_TOKENS
     ),
     _histogram(
         "reasond_model_first_content_seconds{model}",

@@ -22,6 +22,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.telemetry.observers import ProcessFacts
+from reasond_server.telemetry.standard_metrics import add_standard_metrics
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -144,11 +145,16 @@ class Scrape:
 class Exposition:
     """Writes `registry`, or with several processes the metrics of all of them in `folder`. Calls `before` first.
 
+    `provider` names in OpenTelemetry's metrics who answers model calls.
+
     Requests that arrive while the same format is being written share that answer, so many scrapers cost as much as one.
     """
 
-    def __init__(self, *, registry: CollectorRegistry, before: Callable[[], None], folder: str = "") -> None:
-        self._source = _SeriesSource(registry=registry, folder=folder)
+    def __init__(
+        self, *, registry: CollectorRegistry, before: Callable[[], None], folder: str = "", provider: str = "openai"
+    ) -> None:
+        self._source = _SeriesSource(registry=registry, folder=folder, provider=provider)
+        self._own = _SeriesSource(registry=registry, folder="", provider=provider)
         self._before = before
         self._writing: dict[bool, asyncio.Future[bytes]] = {}
 
@@ -164,6 +170,14 @@ class Exposition:
         body = await asyncio.shield(writing)
         return Scrape(body=body, content_type=_OPENMETRICS_TYPE if is_open else _TEXT_TYPE)
 
+    def sample(self) -> None:
+        """Make what `collect` reads current."""
+        self._before()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics of this process alone. Blocks."""
+        return self._own.collect()
+
     def _write(self, *, is_open: bool) -> bytes:
         source: Any = self._source
         if not is_open:
@@ -175,16 +189,17 @@ class Exposition:
 class _SeriesSource:
     """The series to write, without their `_created` times, which would nearly double the number of series."""
 
-    def __init__(self, *, registry: CollectorRegistry, folder: str) -> None:
+    def __init__(self, *, registry: CollectorRegistry, folder: str, provider: str) -> None:
         self._registry = registry
         self._folder = folder
+        self._provider = provider
 
     def collect(self) -> Iterable[Metric]:
         """Yield the metrics."""
         found: Any = self._registry
         if self._folder:
             found = MultiProcessCollector(None, self._folder)  # type: ignore[no-untyped-call]  # as above
-        for metric in found.collect():
+        for metric in add_standard_metrics(found.collect(), provider=self._provider):
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
 

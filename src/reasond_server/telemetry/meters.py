@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.catalogue import Registry, Vocabulary
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS, WEBHOOK_OUTCOMES
+from reasond_server.telemetry.scope import get_current_trace
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 
     from reasond_server.telemetry.observers import ProcessFacts, ServerSnapshot
     from reasond_server.types import Savings, StrategyMetrics, Usage
+
+
+def find_trace() -> dict[str, str] | None:
+    """Return the ids of the current trace, as labels of an exemplar; None if it is not sampled."""
+    trace = get_current_trace()
+    if trace is None or not trace.is_sampled:
+        return None
+    return {"trace_id": trace.trace_id, "span_id": trace.span_id}
+
+
+def find_nothing() -> None:
+    """Return None."""
 
 
 class _Counting:
@@ -94,11 +107,13 @@ _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANC
 class Meters(TurnMeters, RepairMeters):
     """The `Observer` that counts; the counts can be read after the next `sample`.
 
-    `vocabulary` bounds the labels with values from outside. One instance serves one event loop.
+    `vocabulary` bounds the labels with values from outside. One instance serves one event loop. With `has_exemplars`
+    durations of calls lead to the trace of the last one, if it was sampled.
     """
 
-    def __init__(self, *, vocabulary: Vocabulary, version: str) -> None:
+    def __init__(self, *, vocabulary: Vocabulary, version: str, has_exemplars: bool = False) -> None:
         super().__init__(vocabulary=vocabulary)
+        self._find_exemplar = find_trace if has_exemplars else find_nothing
         self._denial_of = {
             name: denial for name, kind in list_error_classes().items() if (denial := kind.declaration.denial)
         }
@@ -113,10 +128,15 @@ class Meters(TurnMeters, RepairMeters):
         """The registry of all metrics."""
         return self._registry.collected
 
+    def rpc_began(self, method: str) -> None:
+        """See CallObserver."""
+        self._counters["reasond_rpcs_started"][method].inc()
+
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """See CallObserver."""
         self._counters["reasond_calls"][transport, method, code].inc()
-        self._histograms["reasond_call_duration_seconds"][transport, method].observe(duration_s)
+        durations = self._histograms["reasond_call_duration_seconds"][transport, method, code]
+        durations.observe(duration_s, self._find_exemplar())
 
     def call_failed(self, transport: str, reason: str) -> None:
         """See CallObserver; refusals by the limits are counted in `caller_refused`."""
@@ -198,7 +218,8 @@ class Meters(TurnMeters, RepairMeters):
     def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
         """See ModelObserver."""
         self._counters["reasond_model_calls"][model, outcome].inc()
-        self._histograms["reasond_model_call_duration_seconds"][model].observe(duration_s)
+        durations = self._histograms["reasond_model_call_duration_seconds"][model, outcome]
+        durations.observe(duration_s, self._find_exemplar())
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
         """See BackendObserver."""
@@ -301,6 +322,9 @@ class Meters(TurnMeters, RepairMeters):
         tokens = self._counters["reasond_tokens"]
         tokens[strategy, model, "input"].inc(usage.input_tokens)
         tokens[strategy, model, "output"].inc(usage.output_tokens)
+        each_call = self._histograms["reasond_model_call_tokens"]
+        each_call[model, "input"].observe(usage.input_tokens)
+        each_call[model, "output"].observe(usage.output_tokens)
         if usage.cached_input_tokens:
             tokens[strategy, model, "cached_input"].inc(usage.cached_input_tokens)
         if usage.reasoning_tokens:

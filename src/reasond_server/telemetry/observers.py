@@ -74,6 +74,10 @@ class CallObserver(Protocol):
     `transport` is "grpc", "jsonrpc", "mcp", "openai", or "http" for a refusal by another HTTP page.
     """
 
+    def rpc_began(self, method: str) -> None:
+        """Record the beginning of a call of gRPC."""
+        return
+
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""
         return

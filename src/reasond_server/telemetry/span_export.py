@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import logging
 import threading
@@ -20,18 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     import requests
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.sdk.trace.sampling import Sampler
 
-ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_HEADER_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
-# These name a provider of cloud credentials, which would make the session that posts the spans.
-_SESSION_VARIABLES: Final = (
-    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER",
-    "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER",
-)
-_PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _GRPC: Final = "grpc"
 _HTTP: Final = "http/protobuf"
 # The package that each protocol needs besides the SDK, and the extra that installs it.
@@ -39,40 +33,41 @@ _EXPORTERS: Final = {
     _GRPC: ("opentelemetry.exporter.otlp.proto.grpc", "otel"),
     _HTTP: ("opentelemetry.exporter.otlp.proto.http", "otel-http"),
 }
-_HTTP_PATH: Final = "/v1/traces"
+_EXPORTER_CLASSES: Final = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+}
 _TELL_EVERY_S: Final = 60.0
 _log = logging.getLogger("reasond.tracing")
 
 
 @value
-class TracingOptions:
-    """Options of tracing; `propagate_to` may contain "models" and "tools", which then receive the trace context.
-
-    `sample_ratio` is the share of traces that are kept. With `follows_callers` the sampling flag of a caller decides
-    for the caller's traces.
-    """
+class OtlpOptions:
+    """Where a signal ("traces" or "metrics") is sent; OpenTelemetry's variables in `environ` fill what is not set."""
 
     endpoint: str = ""
     protocol: str = ""
-    sample_ratio: float = 1.0
-    follows_callers: bool = True
-    has_content: bool = False
-    propagate_to: Collection[str] = ()
+    signal: str = "traces"
     version: str = ""
     instance_id: str = ""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def section(self) -> str:
+        """The section of the configuration."""
+        return "tracing" if self.signal == "traces" else self.signal
+
+    @property
     def target(self) -> str:
-        """The endpoint from the configuration or from OpenTelemetry's variables; empty if spans are not sent."""
+        """The endpoint from the configuration or from OpenTelemetry's variables; empty if nothing is sent."""
         if self.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
             return ""
-        return self.endpoint or self._variable(ENDPOINT_VARIABLES)
+        return self.endpoint or self.read_variable("ENDPOINT")
 
     @property
     def spoken(self) -> str:
         """The configured protocol of the receiver; it may be one that is not supported."""
-        return self.protocol or self._variable(_PROTOCOL_VARIABLES).lower() or _GRPC
+        return self.protocol or self.read_variable("PROTOCOL").lower() or _GRPC
 
     @property
     def address(self) -> str:
@@ -80,14 +75,35 @@ class TracingOptions:
         target = self.target if "://" in self.target else f"http://{self.target}"
         if self.spoken == _GRPC:
             return target
+        path = f"/v1/{self.signal}"
         if self.endpoint:
-            return target if urlsplit(target).path.strip("/") else target.rstrip("/") + _HTTP_PATH
-        is_whole = self.environ.get(ENDPOINT_VARIABLES[0], "").strip()
-        return target if is_whole else target.rstrip("/") + _HTTP_PATH
+            return target if urlsplit(target).path.strip("/") else target.rstrip("/") + path
+        is_whole = self.environ.get(f"OTEL_EXPORTER_OTLP_{self.signal.upper()}_ENDPOINT", "").strip()
+        return target if is_whole else target.rstrip("/") + path
 
-    def _variable(self, names: Sequence[str]) -> str:
-        """Return the first of these variables that is not empty."""
-        return next(filter(None, (self.environ.get(name, "").strip() for name in names)), "")
+    def read_variable(self, name: str, *, prefix: str = "OTEL_EXPORTER_OTLP") -> str:
+        """Return OpenTelemetry's variable of this name for the signal, else that for all signals.
+
+        Metrics have no endpoint of all signals: a receiver of traces need not take them.
+        """
+        names = [f"{prefix}_{self.signal.upper()}_{name}", f"{prefix}_{name}"]
+        if (self.signal, name) == ("metrics", "ENDPOINT"):
+            del names[1]
+        return next(filter(None, (self.environ.get(each, "").strip() for each in names)), "")
+
+
+@value
+class TracingOptions(OtlpOptions):
+    """Options of tracing; `propagate_to` may contain "models" and "tools", which then receive the trace context.
+
+    `sample_ratio` is the share of traces that are kept. With `follows_callers` the sampling flag of a caller decides
+    for the caller's traces.
+    """
+
+    sample_ratio: float = 1.0
+    follows_callers: bool = True
+    has_content: bool = False
+    propagate_to: Collection[str] = ()
 
 
 class SpanSink:
@@ -121,35 +137,49 @@ def build_sink(options: TracingOptions) -> SpanSink | None:
     Raises:
         SettingsError: as in `require_receiver`.
     """
+    return open_sink(open_exporter(options), options) if is_receiver_there(options) else None
+
+
+def is_receiver_there(options: OtlpOptions) -> bool:
+    """Return whether there is a receiver that can be used.
+
+    Raises:
+        SettingsError: as in `require_receiver`.
+    """
     if not options.target:
-        return None
+        return False
     require_receiver(options)
-    wrong = _refusal(options)
-    if wrong is None:
-        return open_sink(CarefulExporter(_exporter(options), target=options.address), options)
-    # The variables may be set for every program of a cluster, so they must not stop the server.
-    _log.warning("nothing is traced, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s", wrong.message)
-    return None
+    wrong = find_refusal(options)
+    if wrong is not None:
+        # The variables may be set for every program of a cluster, so they must not stop the server.
+        what = "nothing is traced" if options.signal == "traces" else "no metrics are sent"
+        _log.warning("%s, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s", what, wrong.message)
+    return wrong is None
 
 
-def require_receiver(options: TracingOptions) -> None:
+def open_exporter(options: OtlpOptions) -> CarefulExporter:
+    """Return what sends spans or metrics to the receiver."""
+    return CarefulExporter(_exporter(options), target=options.address, what=options.signal)
+
+
+def require_receiver(options: OtlpOptions) -> None:
     """Refuse a configured endpoint that cannot be used; an endpoint from the environment is not checked here.
 
     Raises:
         SettingsError: the packages are not installed, or the protocol is not supported.
     """
-    wrong = _refusal(options) if options.endpoint else None
+    wrong = find_refusal(options) if options.endpoint else None
     if wrong is not None:
         raise wrong
 
 
-def _refusal(options: TracingOptions) -> SettingsError | None:
+def find_refusal(options: OtlpOptions) -> SettingsError | None:
     """Return the error if the receiver cannot be used, else None."""
-    where = f"[tracing] endpoint is {show(options.endpoint)}, but " if options.endpoint else ""
+    where = f"[{options.section}] endpoint is {show(options.endpoint)}, but " if options.endpoint else ""
     if options.spoken not in _EXPORTERS:
         return SettingsError(
             f"{where}OTEL_EXPORTER_OTLP_PROTOCOL is {show(options.spoken)}, which is not spoken here",
-            remedy='Set [tracing] protocol to "grpc" or "http/protobuf".',
+            remedy=f'Set [{options.section}] protocol to "grpc" or "http/protobuf".',
         )
     package, extra = _EXPORTERS[options.spoken]
     missing = [name for name in ("opentelemetry.sdk", package) if not _is_installed(name)]
@@ -166,7 +196,7 @@ def open_sink(exporter: Any, options: TracingOptions, *, is_batched: bool = True
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where something is traced
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor  # noqa: PLC0415 - as above
 
-    provider = TracerProvider(resource=_resource(options), sampler=_sampler(options), shutdown_on_exit=False)
+    provider = TracerProvider(resource=build_resource(options), sampler=_sampler(options), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter) if is_batched else SimpleSpanProcessor(exporter))
     tracing = Tracing(
         tracer=provider.get_tracer("reasond", options.version),
@@ -178,24 +208,32 @@ def open_sink(exporter: Any, options: TracingOptions, *, is_batched: bool = True
 
 
 class CarefulExporter:
-    """An exporter whose failures only lose spans; they are logged at most once a minute."""
+    """An exporter whose failures only lose `what` it sends; they are logged at most once a minute."""
 
-    def __init__(self, exporter: SpanExporter, *, target: str, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._exporter = exporter
+    def __init__(
+        self,
+        exporter: SpanExporter | MetricExporter,
+        *,
+        target: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        what: str = "traces",
+    ) -> None:
+        self._exporter: Any = exporter
+        self._what = "spans" if what == "traces" else what
         self._host = urlsplit(target).netloc.rpartition("@")[2] or "the receiver"
         self._monotonic = monotonic
         self._lost = 0
         self._told_at_s: float | None = None
 
-    def export(self, spans: Sequence[ReadableSpan]) -> object:
-        """Send `spans`."""
+    def export(self, spans: Sequence[ReadableSpan] | MetricsData) -> object:
+        """Send `spans`, or the metrics of this moment."""
         result: object = None
         try:
             result = self._exporter.export(spans)
         except Exception:  # noqa: BLE001 - no error may reach the server
             _log.debug("the exporter raised", exc_info=True)
         if getattr(result, "name", "") != "SUCCESS":
-            self._lost += len(spans)
+            self._lost += len(spans) if isinstance(spans, list | tuple) else 1
             self._tell()
         return result
 
@@ -206,8 +244,8 @@ class CarefulExporter:
     def _tell(self) -> None:
         now_s = self._monotonic()
         if self._told_at_s is None or now_s - self._told_at_s >= _TELL_EVERY_S:
-            facts = {"endpoint": self._host, "lost_spans": self._lost}
-            _log.warning("spans could not be exported and are lost", extra=facts)
+            facts = {"endpoint": self._host, f"lost_{self._what}": self._lost}
+            _log.warning("%s could not be exported and are lost", self._what, extra=facts)
             self._told_at_s, self._lost = now_s, 0
 
 
@@ -218,21 +256,19 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _exporter(options: TracingOptions) -> SpanExporter:
+def _exporter(options: OtlpOptions) -> SpanExporter | MetricExporter:
     for name in ("opentelemetry.exporter", "opentelemetry.sdk", "opentelemetry.util"):
         # They log every failure with text of the receiver or of the headers; `CarefulExporter` logs the failures.
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    headers = _headers(options.environ)
+    module, name = _EXPORTER_CLASSES[options.signal]
+    exporter: Any = getattr(importlib.import_module(f"{_EXPORTERS[options.spoken][0]}.{module}"), name)
+    chosen: dict[str, Any] = {}
     if options.spoken == _HTTP:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415 - as above
-            OTLPSpanExporter as HttpSpanExporter,
-        )
-
-        session = None if any(map(options.environ.get, _SESSION_VARIABLES)) else _session()
-        return HttpSpanExporter(endpoint=options.address, headers=headers, session=session)
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - as above
-
-    return OTLPSpanExporter(endpoint=options.address, headers=headers)
+        # A provider of cloud credentials would make the session that posts.
+        has_provider = options.read_variable("CREDENTIAL_PROVIDER", prefix="OTEL_PYTHON_EXPORTER_OTLP_HTTP")
+        chosen["session"] = None if has_provider else _session()
+    opened: SpanExporter | MetricExporter = exporter(endpoint=options.address, headers=_headers(options), **chosen)
+    return opened
 
 
 def _session() -> requests.Session:
@@ -242,31 +278,31 @@ def _session() -> requests.Session:
     def refuse(response: requests.Response, **_: object) -> None:
         if response.is_redirect:
             response.close()
-            raise requests.TooManyRedirects("the receiver of spans redirects")
+            raise requests.TooManyRedirects("the receiver redirects")
 
     session = requests.Session()
     session.hooks["response"].append(refuse)
     return session
 
 
-def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+def _headers(options: OtlpOptions) -> dict[str, str]:
     """Return the headers from the environment, such as keys of the receiver.
 
     A malformed header is omitted and logged by its position, because its text may be a key.
     """
     from opentelemetry.util.re import parse_env_headers  # noqa: PLC0415 - as above
 
-    variable = next(filter(environ.get, _HEADER_VARIABLES), "")
     headers: dict[str, str] = {}
-    for place, text in enumerate(environ.get(variable, "").split(","), 1):
+    for place, text in enumerate(options.read_variable("HEADERS").split(","), 1):
         found = parse_env_headers(text, liberal=True)
         if text.strip() and not found:
-            _log.warning("header %d of %s is left out: it is not name=value", place, variable)
+            _log.warning("header %d of OTEL_EXPORTER_OTLP_HEADERS is left out: it is not name=value", place)
         headers.update(found)
     return headers
 
 
-def _resource(options: TracingOptions) -> Any:  # noqa: ANN401 - of a package that may be missing
+def build_resource(options: OtlpOptions) -> Any:  # noqa: ANN401 - of a package that may be missing
+    """Return what tells of this server in everything that is sent."""
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - only where something is traced
 
     own = {"service.version": options.version, "service.instance.id": options.instance_id}

@@ -35,6 +35,7 @@ def build_savings(pct: float) -> BoundedContextMetrics:
 
 def tell_everything(observer: Observer, word: str) -> None:
     """Make each report once, with `word` wherever callers, models or other programs choose the value."""
+    observer.rpc_began(word)
     observer.call_ended("grpc", word, word, 0.1)
     observer.call_failed("grpc", word)
     observer.stream_opened("grpc")
@@ -105,11 +106,11 @@ def test_a_call_is_counted_by_method_and_code_and_timed() -> None:
     found = values(counted)
     assert found[f"reasond_calls_total OK {REASON} grpc"] == 2
     assert found["reasond_calls_total INTERNAL reasoning.execute jsonrpc"] == 1
-    assert found[f"reasond_call_duration_seconds_sum {REASON} grpc"] == pytest.approx(0.05)
-    assert found[f"reasond_call_duration_seconds_bucket 0.02 {REASON} grpc"] == 1
-    assert found[f"reasond_call_duration_seconds_bucket +Inf {REASON} grpc"] == 2
-    assert found["reasond_call_duration_seconds_bucket 327.68 reasoning.execute jsonrpc"] == 0
-    assert found["reasond_call_duration_seconds_count reasoning.execute jsonrpc"] == 1
+    assert found[f"reasond_call_duration_seconds_sum OK {REASON} grpc"] == pytest.approx(0.05)
+    assert found[f"reasond_call_duration_seconds_bucket OK 0.02 {REASON} grpc"] == 1
+    assert found[f"reasond_call_duration_seconds_bucket OK +Inf {REASON} grpc"] == 2
+    assert found["reasond_call_duration_seconds_bucket INTERNAL 327.68 reasoning.execute jsonrpc"] == 0
+    assert found["reasond_call_duration_seconds_count INTERNAL reasoning.execute jsonrpc"] == 1
 
 
 @pytest.mark.slow
