@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.engines.temporal import TemporalEngine
     from reasond_server.http_api.http_app import Interface
+    from reasond_server.http_api.page_gate import MetricsPage
     from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.mcp.mcp_endpoint import McpInterface, McpServer
     from reasond_server.reasoning.registry import StrategyRegistry
@@ -160,13 +161,7 @@ class Server:
         self._grpc: GrpcServer | None = None
         self._http_app: HttpApp | None = None
         self._http: HttpServer | None = None
-        gate = PageGate(
-            authenticate=self._verification.verifier.verify, peers=self._verification.peers, observer=observer
-        )
-        self._metrics_page = build_metrics_page(settings, self._server_metrics, gate)
-        self._metrics_http = build_metrics_listener(
-            settings, self._server_metrics, gate, new_call_id=self._clock.new_id
-        )
+        self._metrics_page, self._metrics_http = self._build_metrics_pages()
 
     @property
     def _server_metrics(self) -> ServerMetrics | None:
@@ -320,6 +315,14 @@ class Server:
         """Tell receivers of a caller whose budget of the day is near its end; `left` is the share that is left."""
         if self._courier is not None:
             self._courier.note_budget(tenant, subject, left)
+
+    def _build_metrics_pages(self) -> tuple[MetricsPage | None, HttpServer | None]:
+        """Return the metrics page of HTTP, and the listener for metrics alone; None for what is not wanted."""
+        observer, peers = self._telemetry.observer, self._verification.peers
+        gate = PageGate(authenticate=self._verification.verifier.verify, peers=peers, observer=observer)
+        page = build_metrics_page(self._settings, self._server_metrics, gate)
+        new_call_id = self._clock.new_id
+        return page, build_metrics_listener(self._settings, self._server_metrics, gate, new_call_id=new_call_id)
 
     def _set_usable(self, is_usable: bool) -> None:  # noqa: FBT001 - a callback
         """Report ready or not with the store, unless the server drains."""
