@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.holding import PacedModel
-from benchmarks.instant import InstantModel
+from benchmarks.instant import InstantModel, PacedModel
 from benchmarks.jsonrpc_cost import RPC_PATH, question
 from benchmarks.loading import GrpcCall, HttpCall, http_post, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors

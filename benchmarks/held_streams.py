@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from benchmarks.holding import PIECE, HeldModel, PacedModel
+from benchmarks.instant import PIECE, HeldModel, PacedModel
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told

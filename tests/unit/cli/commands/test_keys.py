@@ -38,7 +38,7 @@ def test_stdout_gets_the_key_alone_and_the_file_only_its_hash(config: Path, caps
     key = make(config, capsys)
     content = (config.parent / "keys.json").read_text(encoding="utf-8")
     assert key not in content
-    assert key.rpartition("-")[2] not in content
+    assert key.partition(f"{find_key_id(key)}-")[2] not in content
     (row,) = read_api_keys(config.parent / "keys.json")
     assert (row.id, row.sha256, row.expires) == (find_key_id(key), hash_key(key), None)
 
