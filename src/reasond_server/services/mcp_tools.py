@@ -9,6 +9,7 @@ from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.mcp.mcp_arguments import REASON_METHOD, REPAIR_METHOD, list_host_tools
 from reasond_server.protocols.mcp.mcp_endpoint import McpInterface
 from reasond_server.protocols.mcp.mcp_runs import RunParams, ToolRuns
+from reasond_server.services.executions import DECLARATION as EXECUTIONS
 from reasond_server.services.reasoning import DECLARATION as REASONING
 from reasond_server.services.repairs import DECLARATION as REPAIRS
 
@@ -39,7 +40,8 @@ def serve_mcp(
 
     Without `repairs` there is no tool for them.
     """
-    runs = ToolRuns(reasoning=reasoning, repairs=repairs, desk=desk, now=now)
+    read = EXECUTIONS.operation("GetExecution")
+    runs = ToolRuns(reasoning=reasoning, repairs=repairs, desk=desk, read_operation=read, now=now)
     own = {
         REASON_METHOD: Method(
             operation=REASONING.operation("ReasonIterations"),

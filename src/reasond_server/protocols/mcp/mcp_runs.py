@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import Violation
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from datetime import datetime
 
+    from reasond_server.access.permissions import Operation
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.repair.service.repair_service import RepairService
@@ -65,7 +67,8 @@ def read_request_id(state: str) -> str:
 class ToolRuns:
     """Starts the runs of tools for verified callers, and follows them for 25 seconds.
 
-    `desk` finds executions of every kind; `now` is the time by which they were created.
+    `desk` finds executions of every kind; `now` is the time by which they were created. What goes on without its
+    client is started only for who may read it later, by `read_operation`.
     """
 
     def __init__(
@@ -74,11 +77,13 @@ class ToolRuns:
         reasoning: ReasoningService,
         repairs: RepairService | None,
         desk: ExecutionDesk,
+        read_operation: Operation,
         now: Callable[[], datetime],
     ) -> None:
         self._reasoning = reasoning
         self._repairs = repairs
         self._desk = desk
+        self._read_operation = read_operation
         self._now = now
 
     def reason(self, caller: Principal, params: RunParams, _cursor: Cursor | None) -> AsyncGenerator[StreamEvent, None]:
@@ -110,6 +115,8 @@ class ToolRuns:
         if params.state:
             request_id, age_s = await self._recall(caller, params.state)
             left_s = None if age_s > _HOLDS * HOLD_S else HOLD_S
+        if is_kept:
+            require_permission(caller, self._read_operation)
         events = start(request_id=request_id, keep_running=is_kept)
         async with aclosing(events), aclosing(_within(events, left_s, self._expect_return)) as held:
             async for event in held:

@@ -79,6 +79,7 @@ _INSTRUCTIONS: Final = (
     "and ask read_execution for the answer, where the host gives up earlier."
 )
 _NOT_FOUND: Final = frozenset({"EXECUTION_NOT_FOUND"})
+_TEMPORARY: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"})
 
 
 class HostTaskParams(RequestParams):
@@ -166,7 +167,12 @@ class _McpService:
             )
         calls, arguments = self._open(context), params.arguments or {}
         if offer.method != READ_METHOD:
-            return await self._run(context, calls, offer, params)
+            is_task = _knows_tasks(context)
+            result = await self._run(context, calls, offer, params, is_task=is_task)
+            if is_task and isinstance(result, CallToolResult) and _is_refused(result):
+                # Who may start work and read none of it gets the answer itself.
+                return await self._run(context, calls, offer, params, is_task=False)
+            return result
         found = await self._read(calls, arguments)
         return (
             write_failure(_require_told(found))
@@ -175,9 +181,9 @@ class _McpService:
         )
 
     async def _run(
-        self, context: Context, calls: Calls, offer: HostTool, params: CallToolRequestParams
+        self, context: Context, calls: Calls, offer: HostTool, params: CallToolRequestParams, *, is_task: bool
     ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
-        is_task, state = _knows_tasks(context), params.request_state or ""
+        state = params.request_state or ""
         may_return = is_task or context.protocol_version in MODERN_PROTOCOL_VERSIONS
         arguments = params.arguments or {}
         is_kept = is_task or arguments.get("background") is True
@@ -234,8 +240,10 @@ class _McpService:
             MCPError: the caller has no such execution.
         """
         uri = str(params.uri)
-        found = await self._read(self._open(context), {"execution_id": uri.removeprefix(ROOT)})
-        if not uri.startswith(ROOT) or _has_reason(found, _NOT_FOUND):
+        found: Mapping[str, Any] | None = None
+        if uri.startswith(ROOT):
+            found = await self._read(self._open(context), {"execution_id": uri.removeprefix(ROOT)})
+        if found is None or _has_reason(found, _NOT_FOUND):
             raise MCPError(INVALID_PARAMS, "Resource not found", {"uri": uri})
         shown = {"execution": _require(found)["execution"], "result": found["end"]}
         text = to_json(shown, inf_nan_mode="null").decode()
@@ -292,6 +300,12 @@ def _knows_tasks(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in ((told and told.extensions) or {})
 
 
+def _is_refused(result: CallToolResult) -> bool:
+    """Return whether the caller lacks a permission."""
+    told = result.structured_content or {}
+    return told.get("error", {}).get("data", {}).get("reason") == "PERMISSION_MISSING"
+
+
 def _has_reason(found: Mapping[str, Any], reasons: frozenset[str]) -> bool:
     return "error" in found and found["error"]["data"]["reason"] in reasons
 
@@ -305,7 +319,8 @@ def _require(found: Mapping[str, Any]) -> Mapping[str, Any]:
     if "error" not in found:
         return found
     error = _require_told(found)
-    raise MCPError(INVALID_PARAMS, error["message"], error["data"])
+    code = INTERNAL_ERROR if error["data"]["grpc_code"] in _TEMPORARY else INVALID_PARAMS
+    raise MCPError(code, error["message"], error["data"])
 
 
 def _require_told(found: Mapping[str, Any]) -> Mapping[str, Any]:

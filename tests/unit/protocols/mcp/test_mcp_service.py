@@ -267,8 +267,13 @@ async def test_access_and_limits_are_those_of_every_other_protocol(
             assert text_of(await host.call_tool("reason", QUESTION)) == "42"
             other = await host.call_tool("reason_react", QUESTION)
             assert (other.is_error, text_of(other).startswith("PERMISSION_MISSING")) == (True, True)
+            later = await host.call_tool("reason", {**QUESTION, "background": True})
+            assert text_of(later).startswith("PERMISSION_MISSING: ")
             unread = await host.call_tool("read_execution", foreign)
             assert (unread.is_error, text_of(unread).startswith("PERMISSION_MISSING")) == (True, True)
+            # Who may read no task gets the answer in its place.
+            read = await answer(listening, "tools/call", asked, token=keys["chains"])
+            assert (read["resultType"], read["content"][0]["text"]) == ("complete", "42")
             results = [await host.call_tool("reason", QUESTION) for _ in range(4)]
             assert text_of(results[-1]).startswith("RATE_LIMITED")
         assert (await answer(listening, "tasks/get", {"taskId": whole["taskId"]}, token=keys["chains"]))[
