@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic_core import to_json
+
 from reasond_server.errors.base import Violation, show
 from reasond_server.types import Image
 from reasond_server.types.values import value
@@ -19,33 +21,44 @@ _TEXTS: Final = {
 }
 _IMAGES: Final = {"image_url": "image_url.url", "input_image": "image_url"}
 _FILES: Final = {"file": "file.file_data", "input_file": "file_data"}
-_USERS_ALONE: Final = "must be text: only the user shows images here"
+_KNOWN: Final = frozenset({*_TEXTS, *_IMAGES, *_FILES})
 
 
 @value
 class Content:
-    """What a content says and shows, and what is wrong with it."""
+    """What a content says and shows, what is not shown to the model of it, and what is wrong with it."""
 
     text: str = ""
     images: Sequence[Image] = ()
+    warnings: Sequence[str] = ()
     problems: Sequence[Violation] = ()
 
 
-def read_content(field: str, content: object, *, takes_images: bool = True) -> Content:
-    """Return what `content` says; None says nothing."""
+def read_content(field: str, content: object, *, is_asked: bool = True) -> Content:
+    """Return what `content` says; None says nothing.
+
+    What `is_asked` is what the user asks: nothing of it is passed over. Others say what is over: images and parts of
+    kinds that are not known are not shown to the model, and told.
+    """
     if isinstance(content, str) or content is None:
         return Content(text=content or "")
-    if not isinstance(content, list):
+    parts = [content] if isinstance(content, dict) else content
+    if not isinstance(parts, list):
         text = f"must be a text or a list of parts, got {show(content)}"
         return Content(problems=(Violation(field=field, description=text),))
     texts: list[str] = []
     images: list[Image] = []
+    warnings: dict[str, None] = {}
     problems: list[Violation] = []
-    for place, part in enumerate(content):
-        found = _read_part(f"{field}.{place}", part)
-        if isinstance(found, Image) and not takes_images:
-            found = Violation(field=f"{field}.{place}", description=_USERS_ALONE)
-        if isinstance(found, str):
+    for place, part in enumerate(parts):
+        kind = _find_kind(part)
+        if not is_asked and (kind in _IMAGES or (kind and kind not in _KNOWN)):
+            warnings[f"Parts of the type {show(kind)} that the user did not say are not shown to the model."] = None
+            continue
+        found = _read_part(f"{field}.{place}", part) if is_asked or kind else to_json(part).decode()
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(found, str):
             texts.append(found)
         elif isinstance(found, Image):
             images.append(found)
@@ -53,13 +66,18 @@ def read_content(field: str, content: object, *, takes_images: bool = True) -> C
             problems.append(found)
         if len(problems) >= MOST_PROBLEMS:
             break
-    return Content(text="\n".join(texts), images=tuple(images), problems=tuple(problems))
+    return Content(text="\n".join(texts), images=tuple(images), warnings=tuple(warnings), problems=tuple(problems))
+
+
+def _find_kind(part: object) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def _read_part(field: str, part: object) -> str | Image | Violation:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if not isinstance(part, dict) or not isinstance(kind, str) or kind not in {*_TEXTS, *_IMAGES, *_FILES}:
-        text = f"must be a text, an image or a file: {show(kind)} is not supported"
+    kind = _find_kind(part)
+    if not isinstance(part, dict) or kind not in _KNOWN:
+        text = f"must be a text, an image or a file: {show(kind or part)} is not supported"
         return Violation(field=field, description=text)
     if kind in _IMAGES:
         shown = part.get("image_url")

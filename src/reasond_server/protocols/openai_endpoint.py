@@ -131,7 +131,8 @@ class OpenAiEndpoint:
         Raises:
             RefusalError: there is nothing at the path, or it takes other methods.
         """
-        path: str = scope["path"]
+        # Base URLs that end with a slash make two of it.
+        path = "/" + "/".join(filter(None, scope["path"].split("/")))
         exchange = calls.exchange
         if path == CHAT_PATH:
             _enter(CHAT_PATH, ("POST",), scope, exchange)

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.conversations import find_question, find_reentry
+from reasond_server.protocols.conversations import Question, find_question, find_reentry
 from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.turns import ClientTool, TurnReentry, TurnStart
@@ -22,7 +22,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.protocols.conversations import Dialogue, Question
+    from reasond_server.protocols.conversations import Dialogue
     from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.protocols.wire_params import ReasondParams
     from reasond_server.types import Json
@@ -44,7 +44,10 @@ SAMPLING: Final = (
 )
 """The parameters of sampling: each is the strategy's own parameter of that name, or has no effect."""
 _OF_TURNS: Final = frozenset({"temperature", "seed"})
+# The words of others for a choice, as an object or a text.
+_CHOICES: Final = {"any": "required", "required": "required", "none": "none"}
 _FREE_TEXT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_FOLLOW: Final = "Do what your instructions say."
 _NOTHING_SAID: Final = "must have a message of role 'user' with a text or an image: it is what is asked"
 
 
@@ -119,7 +122,7 @@ def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
         "system": wish.system,
         "history": question.history,
         "images": question.images,
-        "stop": tuple(wish.stop),
+        "stop": tuple(filter(None, wish.stop)),
     }
     if not is_turn:
         task = Task(
@@ -184,6 +187,8 @@ def require_question(dialogue: Dialogue, field: str) -> Question:
         InvalidRequestError: nothing was said.
     """
     question = find_question(dialogue.said)
+    if question is None and dialogue.system:
+        return Question(query=_FOLLOW, history=())
     if question is None:
         raise InvalidRequestError.of(Violation(field=field, description=_NOTHING_SAID))
     return question
@@ -205,12 +210,13 @@ def read_format(field: str, given: object, *, inner: str = "") -> tuple[Json | N
     if not isinstance(given, dict):
         return None, [Violation(field=field, description=f"must be an object, got {show(given)}")]
     kind = given.get("type")
-    if kind in ["text", "json_object"]:
+    if kind == "text" or (kind == "json_object" and not isinstance(given.get("schema"), dict)):
         return (None if kind == "text" else {"type": "object"}), []
-    if kind != "json_schema":
+    if kind not in ["json_schema", "json_object"]:
         description = f"must be 'text', 'json_object' or 'json_schema', got {show(kind)}"
         return None, [Violation(field=f"{field}.type", description=description)]
-    described = given.get(inner) if inner else given
+    # Servers of models also take the schema beside the type.
+    described = (given.get(inner) if inner else None) or given
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict):
         name = ".".join((field, *([inner] if inner else ()), "schema"))
@@ -236,7 +242,8 @@ def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> OfferedToo
             warnings.append(f"The custom tool {show(name)} is called as a function with the text in 'input'.")
         else:
             warnings.append(f"The tool {show(name or kind)} is not supported and is not offered.")
-    return _choose(tools, choice or "auto", warnings)
+    # A tool of two servers of a host comes twice.
+    return _choose([*dict.fromkeys(tools)], choice or "auto", warnings)
 
 
 def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> OfferedTools:
@@ -244,10 +251,12 @@ def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> Off
     if isinstance(choice, dict):
         named = choice.get("function") or choice.get("allowed_tools") or choice.get("custom") or choice
         named = named if isinstance(named, dict) else {}
-        wanted = named.get("name") or named.get("mode") or "auto"
+        wanted = named.get("name") or named.get("mode") or _CHOICES.get(str(choice.get("type")), "auto")
         if isinstance(allowed := named.get("tools"), list):
             names = {(each.get("function") or each).get("name") for each in allowed if isinstance(each, dict)}
             tools = [tool for tool in tools if tool.name in names]
+    if wanted == "any" and not any(tool.name == "any" for tool in tools):
+        wanted = "required"
     if wanted == "none":
         return OfferedTools(warnings=warnings)
     if wanted not in ["auto", "required", *(tool.name for tool in tools)]:

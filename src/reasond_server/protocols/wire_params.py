@@ -14,7 +14,14 @@ from reasond_server.http_api.params import BudgetParams, Params
 _OWN: Final = "reasond"
 _ALIKE: Final = 0.9
 _MOST_IGNORED: Final = 20
+_WHOLE: Final = frozenset(
+    {"max_tokens", "max_completion_tokens", "max_output_tokens", "max_tool_calls", "n", "seed", "top_logprobs", "top_k"}
+)
 _SET_HERE: Final = frozenset({"ignored", "notes"})
+
+
+def _is_whole(given: object) -> bool:
+    return isinstance(given, float) and given.is_integer()
 
 
 class ReasondParams(Params):
@@ -45,6 +52,8 @@ class WireParams(Params):
         if not isinstance(given, Mapping):
             return given
         known = {name: each for name, each in given.items() if name in cls.model_fields.keys() - _SET_HERE}
+        # Programs whose numbers are all of one kind send 4096.0.
+        known |= {name: int(known[name]) for name in _WHOLE & known.keys() if _is_whole(known[name])}
         unknown = [str(name) for name in given if name not in known]
         for name in unknown:
             # Ours start work, so a misspelled one is no matter of taste.

@@ -38,6 +38,7 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Dialogue, Sequ
     builder = ConversationBuilder()
     problems: list[Violation] = []
     unknown: dict[str, None] = {}
+    passed_over: dict[str, None] = {}
     for place, message in enumerate(messages):
         field, role = f"messages.{place}", message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
@@ -45,25 +46,27 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Dialogue, Sequ
             problems.append(Violation(field=f"{field}.role", description=description))
         else:
             unknown |= dict.fromkeys(message.keys() - _MEMBERS - _OWN_MEMBERS.get(role, frozenset()))
-            problems += _read_message(field, role, message, builder)
+            problems += _read_message(field, role, message, builder, passed_over)
         if len(problems) >= MOST_PROBLEMS:
             break
     if problems:
         raise InvalidRequestError.of(*problems[:MOST_PROBLEMS])
     names = sorted(str(name)[:64] for name in unknown)[:MOST_PROBLEMS]
-    return builder.build(), [f"The member {name} of messages is not shown to the model." for name in names]
+    warnings = [*passed_over, *(f"The member {name} of messages is not shown to the model." for name in names)]
+    return builder.build(), warnings
 
 
 def _read_message(
-    field: str, role: str, message: Mapping[str, Any], builder: ConversationBuilder
+    field: str, role: str, message: Mapping[str, Any], builder: ConversationBuilder, warnings: dict[str, None]
 ) -> Sequence[Violation]:
     """Read one message into `builder`; return what is wrong with it."""
     found = list[Violation]()
     given = message.get("content")
     if given is None and role in {*_SYSTEM, "user"}:
         found.append(Violation(field=f"{field}.content", description=_NO_CONTENT))
-    content = read_content(f"{field}.content", given, takes_images=role == "user")
+    content = read_content(f"{field}.content", given, is_asked=role == "user")
     found += content.problems
+    warnings |= dict.fromkeys(content.warnings)
     text = content.text
     if role in _SYSTEM:
         builder.instruct(text)

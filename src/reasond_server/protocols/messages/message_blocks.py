@@ -82,10 +82,9 @@ def _read_user(
         if kind == "tool_result":
             given = block.get("content")
             nested = [_convert(each) for each in given] if isinstance(given, list) else given
-            content = read_content(f"{field}.{place}.content", nested)
+            content = read_content(f"{field}.{place}.content", nested, is_asked=False)
             problems += content.problems
-            if content.images:
-                warnings["Images in results of tools are not shown to the model."] = None
+            warnings |= dict.fromkeys(content.warnings)
             builder.add_result(
                 str(block.get("tool_use_id") or ""), content.text, is_error=block.get("is_error") is True
             )
@@ -94,8 +93,9 @@ def _read_user(
         else:
             said.append({"type": "text", "text": ""})
             warnings[_pass_over(kind)] = None
-    content = read_content(field, said, takes_images=not is_system)
+    content = read_content(field, said, is_asked=not is_system)
     problems += content.problems
+    warnings |= dict.fromkeys(content.warnings)
     if is_system:
         builder.instruct(content.text)
     else:

@@ -121,13 +121,13 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
         if not isinstance(kind, str):
             problems.append(Violation(field=f"{field}.type", description=f"must be a text, got {show(kind)}"))
         elif kind == "message":
-            problems += _read_message(field, item, builder)
+            problems += _read_message(field, item, builder, warnings)
         elif kind in _CALLS:
             builder.add_assistant("", [_read_call(item, kind)])
         elif kind in _OUTPUTS:
-            content = read_content(f"{field}.output", item.get("output"))
+            content = read_content(f"{field}.output", item.get("output"), is_asked=False)
             problems += content.problems
-            warnings += [f"The image in {field}.output is not shown to the model."] if content.images else []
+            warnings += content.warnings
             is_error = item.get("status") == "incomplete"
             builder.add_result(str(item.get("call_id") or ""), content.text, is_error=is_error)
         elif kind == "reasoning":
@@ -146,10 +146,13 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
     return warnings[:MOST_PROBLEMS]
 
 
-def _read_message(field: str, item: Mapping[str, Any], builder: ConversationBuilder) -> list[Violation]:
+def _read_message(
+    field: str, item: Mapping[str, Any], builder: ConversationBuilder, warnings: list[str]
+) -> list[Violation]:
     role = item.get("role")
-    content = read_content(f"{field}.content", item.get("content"), takes_images=role == "user")
+    content = read_content(f"{field}.content", item.get("content"), is_asked=role == "user")
     found = list(content.problems)
+    warnings += content.warnings
     if role == "user":
         builder.add_user(content.text, content.images)
     elif role == "assistant":
