@@ -1,4 +1,4 @@
-"""Measure a chat completion and a response beside the same call over JSON-RPC: the server's processor time per call.
+"""Measure a chat completion, a response and a message beside the same call over JSON-RPC: processor time per call.
 
 Prints a table and writes results/facade_cost.json beside this file. The server, the question, the model and the load
 are those of `benchmarks.jsonrpc_cost`. Every round measures all sides, in turn; the figure is the median over the
@@ -7,6 +7,7 @@ rounds of the ratio within a round, so that a busy machine burdens both.
     JSON-RPC           reasoning.execute, answered with its trace
     chat completions   POST /v1/chat/completions of the same question, with the model `reasond/chain_of_thought`
     responses          POST /v1/responses likewise
+    messages           POST /v1/messages likewise
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "facade_cost.json"
 CHAT_PATH: Final = "/v1/chat/completions"
 ROUNDS: Final = 7
 RESPONSES_PATH: Final = "/v1/responses"
-JSONRPC, CHAT, RESPONSES = "JSON-RPC", "chat completions", "responses"
+MESSAGES_PATH: Final = "/v1/messages"
+JSONRPC, CHAT, RESPONSES, MESSAGES = "JSON-RPC", "chat completions", "responses", "messages"
 GOAL: Final = 1.25
 
 
@@ -51,6 +53,11 @@ def response() -> bytes:
     return json.dumps({"model": "reasond/chain_of_thought", "input": text_of(QUESTION_BYTES)}).encode()
 
 
+def message() -> bytes:
+    """Return the request of a message."""
+    return json.dumps({**json.loads(chat()), "max_tokens": 4096}).encode()
+
+
 def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
     """Start the server and measure all sides `options.rounds` times, every other round in reverse order."""
     core, other = two_processors()
@@ -63,6 +70,7 @@ def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
             (JSONRPC, RPC_PATH, question()),
             (CHAT, CHAT_PATH, chat()),
             (RESPONSES, RESPONSES_PATH, response()),
+            (MESSAGES, MESSAGES_PATH, message()),
         )
     }
     target, calls = server.told["http"], int(CALLS * options.scale)
@@ -78,7 +86,7 @@ def rounds_of(stack: ExitStack, options: argparse.Namespace) -> list[Round]:
 def rows_of(rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """Return the medians; a ratio compares a side with JSON-RPC in the same round."""
     rows = []
-    for name in (JSONRPC, CHAT, RESPONSES):
+    for name in (JSONRPC, CHAT, RESPONSES, MESSAGES):
         found = [asdict(one[name]) for one in rounds]
         medians = {key: round(statistics.median(one[key] for one in found), 3) for key in found[0]}
         ratio = statistics.median(one[name].cpu_us / one[JSONRPC].cpu_us for one in rounds)

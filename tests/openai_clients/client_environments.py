@@ -21,20 +21,56 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "openai_clients"
 PINS = HERE / "requirements.txt"
+FRAMEWORKS = HERE / "requirements_frameworks.txt"
 PACKAGE = HERE / "package.json"
 CODEX = HERE / "codex.json"
 LIMIT_S = 600.0
 
 
-def find_python() -> Path:
-    """Return the interpreter of the environment with the Python clients."""
+def find_python(name: str = "python", pins: Path = PINS) -> Path:
+    """Return the interpreter of the environment with the Python clients that `pins` names."""
 
     def install(home: Path) -> None:
         venv.create(home)
         pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "-q", "--no-compile"]
-        run_or_leave([*pip, "--disable-pip-version-check", "-r", str(PINS)], home)
+        run_or_leave([*pip, "--disable-pip-version-check", "-r", str(pins)], home)
 
-    return make("python", PINS.read_bytes() + sys.version.encode(), install) / "bin" / "python"
+    return make(name, pins.read_bytes() + sys.version.encode(), install) / "bin" / "python"
+
+
+def find_go_program() -> Path:
+    """Return the program of the Go clients, built once."""
+    require_programs("go")
+    sources = [HERE / "go" / name for name in ("go.mod", "go.sum", "main.go")]
+
+    def install(home: Path) -> None:
+        for source in sources:
+            shutil.copy(source, home)
+        run_or_leave(["go", "build", "-o", "clients", "."], home)
+
+    return make("go", b"".join(source.read_bytes() for source in sources), install) / "clients"
+
+
+def find_java_program() -> Sequence[str]:
+    """Return the command of the Java client, built once."""
+    require_programs("mvn", "javac")
+    sources = [HERE / "java" / name for name in ("pom.xml", "Clients.java")]
+
+    def install(home: Path) -> None:
+        for source in sources:
+            shutil.copy(source, home)
+        run_or_leave(["mvn", "-B", "-q", "dependency:build-classpath", "-Dmdep.outputFile=classpath"], home)
+        run_or_leave(["javac", "-cp", (home / "classpath").read_text("utf-8"), "Clients.java"], home)
+
+    home = make("java", b"".join(source.read_bytes() for source in sources), install)
+    paths = f"{home}{os.pathsep}{(home / 'classpath').read_text('utf-8')}"
+    return "java", "-XX:TieredStopAtLevel=1", "-cp", paths, "Clients"
+
+
+def require_programs(*names: str) -> None:
+    """Skip the test, or fail it in CI, where a program is missing."""
+    if missing := [name for name in names if shutil.which(name) is None]:
+        leave(f"not installed here: {', '.join(missing)}")
 
 
 def find_node_program(name: str = "node_clients.mjs") -> tuple[str, Path]:
@@ -52,15 +88,13 @@ def find_codex() -> Sequence[str]:
 
 def install_packages(name: str, package: Path) -> tuple[str, Path]:
     """Return the program `node`, and the folder with the packages that `package` names."""
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        leave("node and npm are not installed here")
+    require_programs("node", "npm")
 
     def install(home: Path) -> None:
         shutil.copy(package, home / "package.json")
-        run_or_leave([npm, "install", "--no-audit", "--no-fund", "--ignore-scripts"], home)
+        run_or_leave(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], home)
 
-    return node, make(name, package.read_bytes(), install)
+    return "node", make(name, package.read_bytes(), install)
 
 
 def make(name: str, key: bytes, install: Callable[[Path], None]) -> Path:

@@ -7,15 +7,17 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import require_permission
-from reasond_server.errors.base import ReasondError
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.protocols.conversations import find_question
 from reasond_server.types import Task
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnResult, TurnStart
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
+    from datetime import datetime
 
     from reasond_server.access.permissions import Operation
+    from reasond_server.protocols.followed_runs import FollowedRun
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.reasoning.views import ExecutionView
@@ -35,6 +37,24 @@ class AskedRuns:
     async def execute(self, caller: Principal, task: Task) -> ExecutionView:
         """Work on a task for a client that cannot come back for it, and return its log. Raises as `follow`."""
         return await self._reasoning.execute(caller, task)
+
+    async def work(self, caller: Principal, asked: Asked, run: FollowedRun, *, may_return: bool = False) -> datetime:
+        """Let `run` take all events; return when the execution began. Raises as `follow`."""
+        if isinstance(asked.source, Task) and not may_return:
+            view = await self._reasoning.execute(caller, asked.source, request_id=asked.request_id)
+            run.execution_id = view.result.execution_id
+            for told in (*view.steps, view.result):
+                run.take(told)
+            return view.execution.create_time
+        created = None
+        async with aclosing(self.follow(caller, asked, may_return=may_return)) as events:
+            async for event in events:
+                created = created or event.create_time
+                run.execution_id = event.execution_id
+                run.take(event.event)
+        if created is None:
+            raise InternalError("an execution left without an event")
+        return created
 
     async def follow(
         self,

@@ -86,7 +86,7 @@ def serve_chats(
         runs=runs,
         desk=desk,
         catalogue=catalogue,
-        counter=service.kind.models.own.counter,
+        model=service.kind.models.own,
         attachments=attachments,
         documents=documents,
     )

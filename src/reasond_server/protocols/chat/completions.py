@@ -13,7 +13,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors.base import InternalError
 from reasond_server.llm.model import find_image_tokens
 from reasond_server.protocols.chat.chat_params import read_chat
 from reasond_server.protocols.chat.completion_json import (
@@ -27,7 +26,7 @@ from reasond_server.protocols.chat.completion_json import (
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
-from reasond_server.types import NOTHING, Heartbeat, Task
+from reasond_server.types import NOTHING, Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -84,35 +83,17 @@ class Completions:
         }
 
     async def _work_on_all(self, caller: Principal, asked: Asked, runs: Sequence[FollowedRun]) -> datetime:
-        """Work as `_work` does, on several answers at the same time; return when the first execution began."""
+        """Work on several answers at the same time; return when the first execution began."""
         if len(runs) == 1:
-            return await self._work(caller, asked, runs[0])
+            return await self._runs.work(caller, asked, runs[0])
         key = asked.request_id
         several = [replace(asked, request_id=f"{key}-{place}" if key else "") for place in range(len(runs))]
-        working = [asyncio.create_task(self._work(caller, *each)) for each in zip(several, runs, strict=True)]
+        working = [asyncio.create_task(self._runs.work(caller, *each)) for each in zip(several, runs, strict=True)]
         try:
             return (await asyncio.gather(*working))[0]
         finally:
             for each in working:
                 each.cancel()
-
-    async def _work(self, caller: Principal, asked: Asked, run: FollowedRun) -> datetime:
-        """Let `run` take all events; return when the execution began."""
-        if isinstance(asked.source, Task):
-            view = await self._service.execute(caller, asked.source, request_id=asked.request_id)
-            run.execution_id = view.result.execution_id
-            for told in (*view.steps, view.result):
-                run.take(told)
-            return view.execution.create_time
-        created = None
-        async with aclosing(self._runs.follow(caller, asked)) as events:
-            async for event in events:
-                created = created or event.create_time
-                run.execution_id = event.execution_id
-                run.take(event.event)
-        if created is None:
-            raise InternalError("a turn left without an event")
-        return created
 
     async def stream(
         self, caller: Principal, params: ChatParams, _cursor: Cursor | None

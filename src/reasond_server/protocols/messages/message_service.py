@@ -11,7 +11,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.errors.base import InternalError
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
 from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
@@ -72,13 +71,7 @@ class Messages:
         """
         asked = await self._read(caller, params)
         run = FollowedRun(has_texts=True)
-        may_return = bool(asked.request_id)
-        async with aclosing(self._runs.follow(caller, asked, may_return=may_return)) as events:
-            async for event in events:
-                run.execution_id = event.execution_id
-                run.take(event.event)
-        if not run.execution_id:
-            raise InternalError("an execution left without an event")
+        await self._runs.work(caller, asked, run, may_return=bool(asked.request_id))
         kept, cut = keep_reasoning(run.texts if params.shows_thinking else [])
         content = [build_thinking(text) for text in kept]
         content += [{"type": "text", "text": text} for text in (*run.said, run.content) if text]

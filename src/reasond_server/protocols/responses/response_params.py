@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 _SYSTEM: Final = frozenset({"system", "developer"})
-_NO_TRUNCATION: Final = (
-    "truncation has no effect: what does not fit the window of the model is left out where that can be, and told, "
-    "and refused otherwise."
-)
 
 
 class ResponseParams(WireParams):
@@ -91,8 +87,6 @@ class ResponseParams(WireParams):
         """What is said of the members that are ignored, or have no effect."""
         others = [name for name in self.include or () if name not in {SEALED, LOGPROBS}]
         found = [f"include {show(name)} has no effect: nothing more is told here." for name in others[:MOST_PROBLEMS]]
-        if self.truncation == "disabled":
-            found.append(_NO_TRUNCATION)
         return (*super().warnings, *found)
 
 

@@ -26,6 +26,7 @@ from reasond_server.protocols.responses.echoes import read_echo, recall_echo, te
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
 from reasond_server.protocols.responses.response_params import read_items, read_wish
+from reasond_server.protocols.truncation import fit_window
 from reasond_server.types import Heartbeat, Task
 from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
 from reasond_server.types.values import value
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.llm.model import TokenCounter
+    from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.conversations import Dialogue
@@ -61,7 +62,7 @@ class _Wanted:
 
 
 class Responses:
-    """Answers requests of this interface. `desk` finds executions of every kind, `counter` counts tokens of input."""
+    """Answers requests of this interface. `desk` finds executions of every kind, `model` counts tokens of input."""
 
     def __init__(
         self,
@@ -69,14 +70,14 @@ class Responses:
         runs: AskedRuns,
         desk: ExecutionDesk,
         catalogue: ModelCatalogue,
-        counter: TokenCounter,
+        model: ChatModel,
         attachments: Attachments,
         documents: DocumentTexts,
     ) -> None:
         self._runs = runs
         self._desk = desk
         self._catalogue = catalogue
-        self._counter = counter
+        self._model = model
         self._attachments = attachments
         self._documents = documents
 
@@ -240,7 +241,7 @@ class Responses:
             ReasondError: the request is refused.
         """
         wanted = await self._read(caller, params)
-        tokens = await asyncio.to_thread(self._counter.count_text, write_input(wanted.asked))
+        tokens = await asyncio.to_thread(self._model.counter.count_text, write_input(wanted.asked))
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
     async def _find(self, caller: Principal, response_id: str) -> tuple[ResponseRef, ExecutionLog]:
@@ -260,6 +261,9 @@ class Responses:
         warnings = list(params.warnings)
         dialogue = await self._read_dialogue(caller, params, warnings)
         asked = plan(read_wish(params, dialogue), self._catalogue)
+        if params.truncation is not None:
+            may_reduce = params.truncation == "auto"
+            asked = await asyncio.to_thread(fit_window, asked, self._model, may_reduce=may_reduce)
         warnings += asked.warnings
         unused: Sequence[str] = ()
         if isinstance(asked.source, TurnReentry):

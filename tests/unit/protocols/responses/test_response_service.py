@@ -24,6 +24,7 @@ from tests.unit.protocols.responses.responding import (
 )
 
 if TYPE_CHECKING:
+    from reasond_server.llm.model import ChatRequest
     from tests.unit.protocols.chat.chatting import ChatSite
 
 QUESTION = "What is 6 times 7?"
@@ -414,7 +415,7 @@ async def test_a_reasoning_comes_back_from_its_sealed_content_alone_and_one_of_a
     assert second["output"][0]["encrypted_content"] is None
     told = " ".join(first["reasond"]["warnings"])
     assert "top_logprobs has no effect: the strategy has no such parameter" in told
-    assert "truncation has no effect" in told
+    assert "truncation" not in told
     assert "input.3 is sealed by another server" in " ".join(second["reasond"]["warnings"])
 
 
@@ -539,3 +540,38 @@ async def test_log_probabilities_are_included_where_they_are_asked_for() -> None
     assert whole["output"][-1]["content"][0]["logprobs"] == [{**token, "top_logprobs": [token]}]
     assert again["output"] == whole["output"]
     assert plain["output"][-1]["content"][0]["logprobs"] == []
+
+
+READ = {"type": "function_call", "name": "read", "arguments": "{}", "status": "completed"}
+
+
+def reading(call_id: str, words: int) -> list[dict[str, Any]]:
+    text = json.dumps([{"row": number, "value": "word"} for number in range(words)])
+    return [{**READ, "call_id": call_id}, {"type": "function_call_output", "call_id": call_id, "output": text}]
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}])
+async def test_the_oldest_results_become_previews_where_truncation_is_auto(more: dict[str, Any]) -> None:
+    asked: list[str] = []
+
+    def reply(request: ChatRequest) -> str:
+        asked.append("\n".join(message.content for message in request.messages))
+        return "It is 42." if request.tools else "It is 42.<answer>42</answer>"
+
+    model = FunctionModel(reply, context_window=8192, has_native_tools=True)
+    items = [
+        {"role": "user", "content": "Read."},
+        *reading("c1", 800),
+        *reading("c2", 10),
+        {"role": "user", "content": QUESTION},
+    ]
+    async with serve_chats(model) as site:
+        found = await respond(site, input=items, truncation="auto", **more)
+        refused = await site.client.post(RESPONSES, json={"input": items, "truncation": "disabled", **more})
+        short = await respond(site, input=QUESTION, truncation="disabled", **more)
+    assert any("1 results of tools, the oldest" in told for told in found["reasond"]["warnings"])
+    assert "[preview of" in asked[0]
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "truncation 'auto'" in refused.json()["error"]["message"]
+    assert (short["truncation"], short["reasond"]["warnings"]) == ("disabled", [])
+    assert len(asked) == 2

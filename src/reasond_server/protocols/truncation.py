@@ -1,0 +1,75 @@
+"""What does not fit the window of a model: old results of tools are reduced where the client lets it, else refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import to_json
+
+from reasond_server.errors.model import ContextExhaustedError
+from reasond_server.protocols.openai_requests import write_input
+from reasond_server.tools.previews import render_preview
+from reasond_server.types.turns import TurnReentry, TurnStart
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import ChatModel
+    from reasond_server.protocols.openai_requests import Asked
+    from reasond_server.types import HistoryMessage
+
+_REPLY_TOKENS: Final = 4096
+_PREVIEW_TOKENS: Final = 200
+
+
+def fit_window(asked: Asked, model: ChatModel, *, may_reduce: bool) -> Asked:
+    """Return `asked` with previews in the place of the oldest results of its history, until it fits, and a warning.
+
+    A re-entry and a task with a material are left as they are: turns and strategies fit these themselves.
+
+    Raises:
+        ContextExhaustedError: it does not fit, and may not be reduced; nothing was spent.
+    """
+    source, window = asked.source, model.context_window
+    if window is None or isinstance(source, TurnReentry) or source.material:
+        return asked
+    room = window - min(_REPLY_TOKENS, window // 4)
+    tokens = model.counter.count_text(write_input(asked))
+    if tokens > room and not may_reduce:
+        raise ContextExhaustedError(
+            f"The request has about {tokens} tokens, and the model's window of {window} has room for {room}",
+            remedy="Shorten the input, or send truncation 'auto'.",
+        )
+    # A turn leaves out a history that takes more than a share of its prompt.
+    most = room // 2 if isinstance(source, TurnStart) else room
+    history, count = list(source.history), 0
+    for place, message in enumerate(history if may_reduce else ()):
+        if tokens <= most:
+            break
+        history[place], saved, reduced = _reduce(message, model)
+        tokens -= saved
+        count += reduced
+    if not count:
+        return asked
+    warning = (
+        f"{count} results of tools, the oldest, are shown to the model as previews: the conversation does not fit its "
+        f"window of {window} tokens."
+    )
+    return replace(asked, source=replace(source, history=tuple(history)), warnings=(*asked.warnings, warning))
+
+
+def _reduce(message: HistoryMessage, model: ChatModel) -> tuple[HistoryMessage, int, int]:
+    """Return `message` with previews of its long results, the tokens that this saves, and how many there are."""
+    results, saved, reduced = [], 0, 0
+    for result in message.tool_results:
+        whole = model.counter.count_text(result.result_json)
+        if whole > 2 * _PREVIEW_TOKENS:
+            preview = render_preview(
+                result.result_json, tokens=_PREVIEW_TOKENS, count=model.counter.count_text, query=message.text
+            )
+            text = to_json(preview.text).decode()
+            saved += whole - model.counter.count_text(text)
+            reduced += 1
+            results.append(replace(result, result_json=text))
+        else:
+            results.append(result)
+    return replace(message, tool_results=tuple(results)), saved, reduced
