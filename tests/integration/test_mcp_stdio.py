@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -68,3 +70,24 @@ async def test_a_call_that_is_cancelled_ends_its_model_call(mode: Any, tmp_path:
                 await asked.wait()
                 tasks.cancel_scope.cancel()
             await ended.wait()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM], ids=["closed", "SIGINT", "SIGTERM"])
+async def test_it_ends_when_its_host_does_or_a_signal_says_so(number: signal.Signals | None, tmp_path: Path) -> None:
+    parameters = host(tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        parameters.command,
+        *parameters.args,
+        env=parameters.env,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+    assert json.loads(await process.stdout.readline()) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    if number is None:
+        process.stdin.close()
+    else:
+        process.send_signal(number)
+    assert await process.wait() == 0

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
+import signal
 from typing import TYPE_CHECKING, Final
 
 import typer
 
 from reasond_server.cli.options import Config, Environ, command
 from reasond_server.cli.outcome import CommandError, ExitCode
-from reasond_server.cli.processes import end_within, write_logs
+from reasond_server.cli.processes import write_logs
 from reasond_server.config import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from reasond_server.assembly.app import Server
     from reasond_server.config import LoadedSettings
 
 app = typer.Typer(rich_markup_mode=None)
 
-_CLOSING_S: Final = 2.0
 # Other programs of this machine reach it too, with its token; several hosts start one each.
 _OWN: Final = {
     "REASOND__SERVER__GRPC_ADDRESS": "127.0.0.1:0",
@@ -47,21 +49,35 @@ def serve_host(*, config: Config = None, environ: Environ) -> ExitCode:
     loaded = load(config, chosen)
     write_logs(loaded.settings.logs, is_dev=True)
     asyncio.run(_serve(loaded, chosen))
-    # A thread may still wait for a line of the host.
-    end_within(_CLOSING_S)
     return ExitCode.OK
 
 
 async def _serve(loaded: LoadedSettings, environ: Mapping[str, str]) -> None:
-    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - with the next, 2 s that `--help` does not need
-
-    from reasond_server.assembly.app import Server  # noqa: PLC0415 - see above
+    from reasond_server.assembly.app import Server  # noqa: PLC0415 - a second that `--help` does not need
 
     server = Server(loaded, environ=environ, dev=True)
+    is_told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, is_told.set)
     try:
         await server.start()
-        host = server.build_mcp_server()
-        async with stdio_server() as (reading, writing):
-            await host.run(reading, writing, host.create_initialization_options())
+        speaking = asyncio.create_task(_speak(server), name="MCP host")
+        waiting = asyncio.create_task(is_told.wait(), name="signal")
+        await asyncio.wait({speaking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if speaking.done():
+            speaking.result()
     finally:
         await server.stop()
+    if is_told.is_set():
+        # A thread of the package waits for a line of the host, and nothing but the host wakes it.
+        os._exit(ExitCode.OK)
+
+
+async def _speak(server: Server) -> None:
+    """Answer the host until it closes stdin."""
+    from mcp.server.stdio import stdio_server  # noqa: PLC0415 - see above
+
+    host = server.build_mcp_server()
+    async with stdio_server() as (reading, writing):
+        await host.run(reading, writing, host.create_initialization_options())
