@@ -112,7 +112,7 @@ def shape(message: dict[str, Any]) -> dict[str, Any]:
     return shaped if message.get("taskId") else {**shaped, "metadata": {**message.get("metadata", {}), OWN: own}}
 
 
-class Bridge:
+class Bridge(grpc.GenericRpcHandler):
     """Passes calls to the server at `http` and `grpc`."""
 
     def __init__(self, http: str, target: str, token: str) -> None:
@@ -144,18 +144,20 @@ class Bridge:
             await response.write_eof()
             return response
 
-    def service(self, details: grpc.HandlerCallDetails) -> Any:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a method of gRPC."""
 
         async def run(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-            first = await anext(aiter(requests))
-            if details.method.endswith("Message"):
+            first: Any = await anext(aiter(requests))
+            if handler_call_details.method.endswith("Message"):
                 message = pb.SendMessageRequest.FromString(first)
                 shaped = shape(json_format.MessageToDict(message.message))
                 message.message.CopyFrom(json_format.ParseDict(shaped, pb.Message()))
                 first = message.SerializeToString()
-            metadata = [*((key, text) for key, text in details.invocation_metadata if key.startswith("a2a-"))]
-            call = self._channel.unary_stream(details.method)(
+            metadata = [
+                *((key, text) for key, text in handler_call_details.invocation_metadata if key.startswith("a2a-"))
+            ]
+            call: Any = self._channel.unary_stream(handler_call_details.method)(
                 first, metadata=[*metadata, ("authorization", self._token)]
             )
             try:
@@ -182,7 +184,7 @@ async def main() -> None:
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", HTTP_PORT).start()
-        server = grpc.aio.server(handlers=[bridge])
+        server = grpc.aio.server(handlers=(bridge,))
         server.add_insecure_port(f"127.0.0.1:{GRPC_PORT}")
         await server.start()
         print(f"http://127.0.0.1:{HTTP_PORT}", flush=True)  # noqa: T201 - what the user pastes

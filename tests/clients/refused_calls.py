@@ -32,7 +32,13 @@ async def ask_refused(
             raise refusals[len(arrivals) - 1]
         return VIEW
 
-    request = {"name": "refused", "action": "execute", "token": "good", "token_file": None, "options": {}}
+    request: dict[str, Any] = {
+        "name": "refused",
+        "action": "execute",
+        "token": "good",
+        "token_file": None,
+        "options": {},
+    }
     task = {"query": "What is six times seven?"}
     async with serving(ScriptedReasoning(on_execute=execute)) as served, running_driver(program, folder) as driver:
         answer = await driver.ask({**request, "target": f"127.0.0.1:{served.server.port}", "task": task})

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.typescript_client import CLIENT, ROOT, MissingProgramError, build, find_program, pack
+from scripts.pages import ROOT
+from scripts.typescript_client import CLIENT, MissingProgramError, build, find_program, pack
 from tests.clients.client_tests import ClientTests
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ async def test_tools_leave_the_lines_the_counts_and_the_spans_of_calls(caplog: p
 async def test_a_repair_is_a_tool_with_its_candidates_as_progress(mode: str) -> None:
     told: list[str | None] = []
 
-    async def note(_progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the package's
         told.append(message)
 
     async with repairing_server(ScriptedModel([EDIT])) as listening, hosting(listening, mode=mode) as host:

@@ -36,7 +36,7 @@ def host(folder: Path, **environ: str) -> StdioServerParameters:
 async def test_a_host_starts_it_and_finds_earlier_executions_again(mode: Any, tmp_path: Path) -> None:
     told: list[str | None] = []
 
-    async def note(_progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the package's
         told.append(message)
 
     async with Client(host(tmp_path), mode=mode) as client:

@@ -97,7 +97,9 @@ async def test_openais_client_unwraps_what_is_told_of_its_background_responses(t
             )
             messages = await receiver.wait_for(3)
             openai = OpenAI(api_key="none")
-            events = [openai.webhooks.unwrap(each.body, dict(each.headers), secret=SECRET) for each in messages]
+            events: list[Any] = [
+                openai.webhooks.unwrap(each.body, dict(each.headers), secret=SECRET) for each in messages
+            ]
             assert [event.type for event in events] == ["response.completed"] * 3
             assert [event.data.id for event in events] == [begun["id"], asked["id"], last["id"]]
 

@@ -92,21 +92,26 @@ def serve_a2a(
 def _list_methods(tasks: Tasks) -> Mapping[str, Method]:
     no_card = A2aError(UNSUPPORTED_OPERATION, "This server has no extended card", remedy="Its public card tells all.")
     no_answer = A2aError(UNSUPPORTED_OPERATION, "This operation has a stream and no answer")
-    functions: Mapping[str, tuple[type[Any], Any]] = {
+    answers: Mapping[str, tuple[type[Any], Any]] = {
         "SendMessage": (SendParams, tasks.send),
-        "SendStreamingMessage": (SendParams, tasks.stream),
         "GetTask": (TaskParams, tasks.get),
         "ListTasks": (ListTasksParams, tasks.list),
         "CancelTask": (TaskParams, tasks.cancel),
-        "SubscribeToTask": (TaskParams, tasks.subscribe),
         "GetExtendedAgentCard": (AnyParams, partial(refuse, no_card)),
         **dict.fromkeys(_PUSH, (AnyParams, partial(refuse, build_push_error()))),
     }
-    methods = {}
-    for name, (params, run) in functions.items():
-        operation, streaming = DECLARATION.operation(name), None
-        if name in {"SendStreamingMessage", "SubscribeToTask"}:
-            run, streaming = partial(refuse, no_answer), Streaming(operation=operation, open=run)  # noqa: PLW2901 - one of both
+    streams: Mapping[str, tuple[type[Any], Any]] = {
+        "SendStreamingMessage": (SendParams, tasks.stream),
+        "SubscribeToTask": (TaskParams, tasks.subscribe),
+    }
+    methods = {
+        name: Method(operation=DECLARATION.operation(name), params=params, run=run)
+        for name, (params, run) in answers.items()
+    }
+    for name, (params, opened) in streams.items():
+        operation = DECLARATION.operation(name)
+        streaming = Streaming(operation=operation, open=opened)
+        run = partial(refuse, no_answer)
         methods[name] = Method(operation=operation, params=params, run=run, streaming=streaming)
     return methods
 

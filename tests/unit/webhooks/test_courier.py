@@ -141,7 +141,7 @@ def test_while_a_secret_is_replaced_both_verify(secret: str) -> None:
     headers = build_headers("msg_1", body, keys=keys, now=real_now())
     assert headers["webhook-signature"].count("v1,") == 2
     assert Webhook(secret).verify(body, headers) == event
-    unwrapped = OpenAI(api_key="none").webhooks.unwrap(body, headers, secret=secret)
+    unwrapped: Any = OpenAI(api_key="none").webhooks.unwrap(body, headers, secret=secret)
     assert (unwrapped.type, unwrapped.data.id) == ("response.completed", "resp_1")
 
 

@@ -54,7 +54,7 @@ class PartParams(A2aParams):
         return self
 
 
-class MessageParams(A2aParams):
+class A2aMessageParams(A2aParams):
     """A message of the client."""
 
     message_id: Annotated[str, Field(min_length=1, max_length=1_024)]
@@ -79,7 +79,7 @@ class ConfigurationParams(A2aParams):
 class SendParams(A2aParams):
     """A message to the agent."""
 
-    message: MessageParams
+    message: A2aMessageParams
     configuration: ConfigurationParams = ConfigurationParams()
     metadata: Metadata = None
 
@@ -132,7 +132,7 @@ class ResultParams(A2aParams):
         return self
 
 
-class DecisionParams(A2aParams):
+class A2aDecisionParams(A2aParams):
     """A person's decision about a call."""
 
     call_id: str
@@ -145,7 +145,7 @@ class SettlementParams(A2aParams):
 
     etag: str
     tool_results: list[ResultParams] = Field(default_factory=list)
-    decisions: list[DecisionParams] = Field(default_factory=list)
+    decisions: list[A2aDecisionParams] = Field(default_factory=list)
 
 
 class OwnParams(ReasondParams):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.executions.desk import ExecutionLog
-    from reasond_server.protocols.a2a.a2a_params import MessageParams, PartParams, SendParams
+    from reasond_server.protocols.a2a.a2a_params import A2aMessageParams, PartParams, SendParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.types import HistoryMessage, Principal
     from reasond_server.types.turns import HandedOff
@@ -129,7 +129,7 @@ def read_reentry(params: SendParams, log: ExecutionLog, handoff: HandedOff | Non
     return Asked(source=reentry)
 
 
-def _find_settlement(message: MessageParams) -> SettlementParams | None:
+def _find_settlement(message: A2aMessageParams) -> SettlementParams | None:
     """Return the data part that settles calls; None without one."""
     for part in message.parts:
         if isinstance(part.data, dict) and part.data.keys() & {"toolResults", "decisions"}:
@@ -137,7 +137,7 @@ def _find_settlement(message: MessageParams) -> SettlementParams | None:
     return None
 
 
-def _settle_by_text(message: MessageParams, log: ExecutionLog, handoff: HandedOff | None) -> SettlementParams:
+def _settle_by_text(message: A2aMessageParams, log: ExecutionLog, handoff: HandedOff | None) -> SettlementParams:
     """Return the settling of the one call that waits by what a message says."""
     settled = [logged.event for logged in log.events if isinstance(logged.event, Reentered)]
     same = [each for each in settled if read_echo(each.echo_json).get("messageId") == message.message_id]
@@ -162,7 +162,7 @@ def read_echo(echo_json: str) -> dict[str, Any]:
     return found if isinstance(found, dict) and "messageId" in found else {}
 
 
-def _write_echo(message: MessageParams, warnings: Sequence[str] = ()) -> str:
+def _write_echo(message: A2aMessageParams, warnings: Sequence[str] = ()) -> str:
     said = message.model_dump(by_alias=True, exclude_defaults=True)
     return to_json({**said, **({"warnings": [*warnings]} if warnings else {})}).decode()
 
@@ -173,7 +173,7 @@ def _name_request(caller: Principal, message_id: str) -> str:
     return f"a2a-{digest}"
 
 
-def _read_content(message: MessageParams) -> tuple[str, Sequence[Image]]:
+def _read_content(message: A2aMessageParams) -> tuple[str, Sequence[Image]]:
     """Return the text and the images of a message.
 
     Raises:

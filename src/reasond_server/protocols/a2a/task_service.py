@@ -18,7 +18,7 @@ from reasond_server.protocols.a2a.message_reader import read_own, read_reentry, 
 from reasond_server.protocols.a2a.task_writer import STATES, TaskWriter, write_log
 from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.repair.service.repair_work import REPAIR
-from reasond_server.types import Heartbeat
+from reasond_server.types import Heartbeat, TextDelta
 from reasond_server.types.turns import HandedOff
 from reasond_server.types.values import value
 
@@ -264,7 +264,7 @@ async def refuse(error: A2aError, _caller: Principal, _params: object) -> dict[s
 
 def _tell(writer: TaskWriter | None, event: StreamEvent) -> Iterator[Update]:
     """Yield the updates that an event means; only the last has a place to resume at."""
-    if writer is None or isinstance(event.event, Heartbeat):
+    if writer is None or isinstance(event.event, Heartbeat | TextDelta):
         yield Update(body=None)
         return
     updates = [*writer.take(event.sequence, event.create_time, event.event)]

@@ -166,7 +166,9 @@ async def test_a_subscriber_sees_a_task_to_its_end_and_leaves_it_alone(binding: 
         task = (await site.http.post("/a2a/v1/message:send", json=body)).json()["task"]
         assert task["status"]["state"] == "TASK_STATE_WORKING"
         wanted = SubscribeToTaskRequest(id=task["id"])
-        async with aclosing(site.clients[binding].subscribe(wanted, context=site.context())) as left:
+        # A generator, though the package says iterator.
+        subscribed: Any = site.clients[binding].subscribe(wanted, context=site.context())
+        async with aclosing(subscribed) as left:
             assert (await anext(left)).task.status.state == TaskState.TASK_STATE_WORKING
         updates = site.clients[binding].subscribe(wanted, context=site.context())
         first = await anext(updates)

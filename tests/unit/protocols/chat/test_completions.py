@@ -296,7 +296,7 @@ def sure_of_its_tokens() -> FunctionModel:
 
 async def test_the_model_direct_tells_the_tokens_of_its_answer_whole_and_streamed() -> None:
     async with serve_chats(sure_of_its_tokens()) as site:
-        asked = {"model": "reasond/direct", "logprobs": True, "top_logprobs": 2}
+        asked: dict[str, Any] = {"model": "reasond/direct", "logprobs": True, "top_logprobs": 2}
         whole = (await site.ask(**asked)).json()["choices"][0]
         chunks = chunks_of(await site.stream(**asked))
         plain = (await site.ask(model="reasond/direct")).json()["choices"][0]

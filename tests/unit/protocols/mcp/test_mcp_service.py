@@ -37,7 +37,7 @@ def hold(event: asyncio.Event) -> FunctionModel:
 async def test_a_tool_answers_and_tells_its_steps(mode: str) -> None:
     told: list[tuple[float, str | None]] = []
 
-    async def note(progress: float, _total: float | None, message: str | None) -> None:
+    async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the package's
         told.append((progress, message))
 
     async with running_server(model=reply()) as listening, hosting(listening, mode=mode) as host:
@@ -133,7 +133,7 @@ async def test_a_host_that_leaves_cancels_its_call() -> None:
     async with running_server(model=hold(asyncio.Event())) as listening, hosting(listening) as host:
         started = asyncio.Event()
 
-        async def note(_progress: float, _total: float | None, _message: str | None) -> None:
+        async def note(progress: float, total: float | None, message: str | None) -> None:  # noqa: ARG001 - the package's
             started.set()
 
         async with anyio.create_task_group() as tasks:

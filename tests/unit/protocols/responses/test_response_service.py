@@ -526,7 +526,7 @@ async def test_log_probabilities_are_included_where_they_are_asked_for() -> None
         lambda _: Reply(text="42", tokens=(TokenChance(text="42", logprob=-0.5, top=(("42", -0.5),)),))
     )
     model.most_logprobs = 20
-    asked = {
+    asked: dict[str, Any] = {
         "model": "reasond/direct",
         "input": QUESTION,
         "include": ["message.output_text.logprobs"],
