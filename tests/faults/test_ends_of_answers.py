@@ -10,7 +10,7 @@ import pytest
 
 from reasond import AsyncClient, DeadlineExceededError, FinishReason
 from reasond import UsageSource as ToldSource
-from reasond_server.context.calls import ModelReply, hear
+from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.llm.model import ModelFinish
 from reasond_server.testing import running_server
@@ -72,7 +72,7 @@ async def silent(conversation: Conversation) -> None:
 async def hear_reply(server: Upstream, **options: Any) -> ModelReply:
     """Return the reply of one call of a model over `server`."""
     async with backend(server, **options) as one:
-        call = hear(model=one.model, messages=MESSAGES, max_tokens=100, temperature=0.5)
+        call = stream_reply(model=one.model, messages=MESSAGES, max_tokens=100, temperature=0.5)
         async with aclosing(call) as pieces:
             async for piece in pieces:
                 if isinstance(piece, ModelReply):

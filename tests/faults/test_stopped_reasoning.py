@@ -9,7 +9,7 @@ import pytest
 
 from reasond import AsyncClient, FinishReason
 from reasond import Budget as CallerBudget
-from reasond_server.context.calls import ModelReply, hear
+from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ModelFinish
@@ -82,7 +82,7 @@ async def serving(server: Upstream, **more: str) -> AsyncIterator[Listening]:
 
 
 async def hear_reply(model: Any) -> ModelReply:
-    async with aclosing(hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as pieces:
+    async with aclosing(stream_reply(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as pieces:
         async for piece in pieces:
             if isinstance(piece, ModelReply):
                 return piece

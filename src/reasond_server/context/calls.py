@@ -98,8 +98,8 @@ class ReplyListener:
     true: then close the call, and `close` counts its usage (UsageSource.ESTIMATED). `label` is the label of the
     ChatRequest.
 
-    Some models write calls of `tools`, or of tools `told` in the prompt, into their text in a form of their own. From
-    where such a call may begin, no fragments are returned before the end, and the reply has the calls.
+    Some models write calls of `tools`, or of tools `described` in the prompt, into their text in a form of their own.
+    From where such a call may begin, no fragments are returned before the end, and the reply has the calls.
 
     With `ends_loops`, `is_done` is also true when the model has begun to repeat one piece of text over and over.
 
@@ -117,7 +117,7 @@ class ReplyListener:
         kinds: Sequence[TagKind] = (TagKind.ANSWER, TagKind.CONTINUE),
         tools: Sequence[ToolSpec] = (),
         tool_choice: str = "auto",
-        told: Sequence[ToolSpec] = (),
+        described: Sequence[ToolSpec] = (),
         label: str = "",
         seed: int | None = None,
         json_schema: Json | None = None,
@@ -127,7 +127,7 @@ class ReplyListener:
     ) -> None:
         self._kinds = kinds
         self._loop = LoopWatch() if ends_loops else None
-        self._tools = {spec.name: spec.parameters for spec in (*tools, *told)}
+        self._tools = {spec.name: spec.parameters for spec in (*tools, *described)}
         self._cut_usage = NOTHING
         # A bound method in the request would make a cycle, which keeps whole prompts until they are looked for.
         self._current = current = _CurrentParser(TagParser(kinds=kinds))
@@ -325,7 +325,7 @@ def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
     return replace(reply, parsed=parsed, calls=tuple(found.calls), finish=finish, is_call_unread=is_unread)
 
 
-async def hear(
+async def stream_reply(
     *,
     model: ChatModel,
     messages: Sequence[Message],
@@ -378,10 +378,10 @@ async def hear(
 
 
 async def take_reply(call: AsyncGenerator[Fragment | ModelReply, None]) -> ModelReply:
-    """Return the reply of a call of `hear`; its fragments are dropped.
+    """Return the reply of a call of `stream_reply`; its fragments are dropped.
 
     Raises:
-        ReasondError: as `hear`.
+        ReasondError: as `stream_reply`.
     """
     reply: ModelReply | None = None
     async with aclosing(call) as heard:
@@ -407,8 +407,8 @@ async def measure_room(
         window = limit
     if window is None:
         return max_tokens, ()
-    told = await model.count_exactly(messages)
-    prompt = await count_prompt(messages, model.counter) if told is None else told
+    exact = await model.count_exactly(messages)
+    prompt = await count_prompt(messages, model.counter) if exact is None else exact
     room = window - prompt
     if room < LEAST_TOKENS:
         raise build_no_room_error(prompt, window, least=LEAST_TOKENS)

@@ -32,7 +32,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import ModelReply, hear
+from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
@@ -512,7 +512,9 @@ async def summarize(
         room = min(most_tokens, chunk_size - counted)
         if room < FEWEST_SUMMARY_TOKENS:
             return Summary(failure="the window left no room for a summary")
-        call = hear(model=model, messages=prompt, max_tokens=room, temperature=temperature, kinds=(TagKind.CONTINUE,))
+        call = stream_reply(
+            model=model, messages=prompt, max_tokens=room, temperature=temperature, kinds=(TagKind.CONTINUE,)
+        )
         async with aclosing(call) as pieces:
             async for piece in pieces:
                 if isinstance(piece, ModelReply):

@@ -179,7 +179,7 @@ class SampleCalls:
                 async with asyncio.timeout(self._warm_up_s):
                     await begun.wait()
         try:
-            call = self._stages.hear(
+            call = self._stages.stream(
                 self._shares.limit(self._prompt),
                 temperature=self._temperatures[number],
                 label=f"sample {number}",

@@ -15,8 +15,8 @@ from reasond_server.context.calls import (
     bound_prompt,
     build_no_room_error,
     count_prompt,
-    hear,
     run_by_size,
+    stream_reply,
 )
 from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import TagKind, neutralize
@@ -139,7 +139,7 @@ class StageCalls:
             left -= min(size, most)
         return StagePrompt(messages=self._build(instruction, kept), max_tokens=written)
 
-    def hear(
+    def stream(
         self,
         prompt: StagePrompt,
         *,
@@ -148,8 +148,11 @@ class StageCalls:
         label: str = "",
         top_logprobs: int | None = None,
     ) -> AsyncGenerator[Fragment | ModelReply, None]:
-        """Make the call; see `context.calls.hear`. Calls of equal prompts at the same time need different labels."""
-        return hear(
+        """Make the call; see `context.calls.stream_reply`.
+
+        Calls of equal prompts at the same time need different labels.
+        """
+        return stream_reply(
             model=self._model,
             messages=prompt.messages,
             max_tokens=prompt.max_tokens,

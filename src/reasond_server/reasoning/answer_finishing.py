@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import hear, measure_room, take_reply
+from reasond_server.context.calls import measure_room, stream_reply, take_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors.base import Violation
@@ -197,7 +197,7 @@ class _Correction:
             messages, most = await self._fit(window, thoughts=self.thoughts[-_MOST_THOUGHT_CHARACTERS:], schema=schema)
         except ContextExhaustedError:
             messages, most = await self._fit(window, thoughts="", schema=schema)
-        call = hear(
+        call = stream_reply(
             model=self.model,
             messages=messages,
             max_tokens=most,

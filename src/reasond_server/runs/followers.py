@@ -252,10 +252,10 @@ class EventSource:
     def _watch(self) -> None:
         if self._watching is None:
             self._watching = ExitStack()
-            self._watching.enter_context(self._store.watch(self._id, self._hear))
+            self._watching.enter_context(self._store.watch(self._id, self._take_change))
             self._watching.enter_context(self._runner.runs.await_run(self._id, self._mailbox))
 
-    def _hear(self, change: Change) -> None:
+    def _take_change(self, change: Change) -> None:
         if change is Change.GREW:
             self._mailbox.notify_growth()
 

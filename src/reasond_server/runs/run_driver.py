@@ -52,7 +52,7 @@ class Driver:
         """Execute the work of `run` and finish the run; if it is stopped from outside, another task finishes it."""
         own = run.driver
         run.on_over = partial(self._stop_from_outside, run)
-        with self.store.watch(run.identity.execution_id, partial(self._hear, run)):
+        with self.store.watch(run.identity.execution_id, partial(self._take_change, run)):
             await self._work(run)
         if run.driver is not own or own is None:
             return
@@ -223,7 +223,7 @@ class Driver:
         except ReasondError:
             _log.warning("a request id could not be given back; it stands for a failed execution")
 
-    def _hear(self, run: Run, change: Change) -> None:
+    def _take_change(self, run: Run, change: Change) -> None:
         if change is Change.CANCEL_REQUESTED:
             run.cancel()
         elif change is Change.KEEP_REQUESTED:

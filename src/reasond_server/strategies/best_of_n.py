@@ -406,8 +406,8 @@ class Contest:
         prompt = self.shares.limit(
             self.stages.fit(_JUDGES[self.config.judge], shown, max_tokens=self.config.max_judge_tokens)
         )
-        heard = self.stages.hear(prompt, temperature=_JUDGE_TEMPERATURE, label=label, top_logprobs=self.top_logprobs)
-        return await take_reply(heard)
+        call = self.stages.stream(prompt, temperature=_JUDGE_TEMPERATURE, label=label, top_logprobs=self.top_logprobs)
+        return await take_reply(call)
 
     def _read_judgement(self, reply: ModelReply) -> float | None:
         """Return the score of a judgement; None if it was cut, withheld or has none."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.context.calls import ModelReply, hear, run_by_size
+from reasond_server.context.calls import ModelReply, run_by_size, stream_reply
 from reasond_server.context.carryover import Carryover, Compression, Summary, compress, summarize
 from reasond_server.context.tags import restore
 from reasond_server.context.window_accounts import WindowAccounts
@@ -227,7 +227,7 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                 async for fitted in windows:
                     started_s = context.monotonic()
                     progress.adopt(fitted)
-                    call = hear(
+                    call = stream_reply(
                         model=model,
                         messages=fitted.messages,
                         max_tokens=fitted.max_tokens,
@@ -235,8 +235,8 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                         ends_loops=True,
                     )
                     try:
-                        async with aclosing(call) as heard:
-                            async for piece in heard:
+                        async with aclosing(call) as pieces:
+                            async for piece in pieces:
                                 if isinstance(piece, ModelReply):
                                     reply = piece
                                 else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure_room
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
 from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
@@ -67,9 +67,11 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
         messages = await build_task_prompt(task, instructions=STEPS_FIRST, nonce=context.new_nonce())
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         kinds = (TagKind.ANSWER,)
-        call = hear(model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=kinds)
-        async with aclosing(call) as heard:
-            async for piece in heard:
+        call = stream_reply(
+            model=model, messages=messages, max_tokens=room, temperature=config.temperature, kinds=kinds
+        )
+        async with aclosing(call) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 elif config.show_reasoning or (piece.kind is TagKind.ANSWER and not piece.is_thinking):

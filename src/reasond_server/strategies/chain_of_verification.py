@@ -190,8 +190,8 @@ class VerificationRun:
     async def write_draft(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the draft; without a whole one the run is over."""
         prompt = self.calls.fit(STEPS_FIRST, max_tokens=self.config.max_tokens)
-        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
-            async for piece in heard:
+        async with aclosing(self.calls.stream(prompt, temperature=self.config.temperature)) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:
@@ -210,8 +210,8 @@ class VerificationRun:
             self.is_out_of_budget = self.is_over = True
             return
         prompt = self.calls.fit(self.ask_rule, self._show_draft(), max_tokens=self.config.max_check_tokens)
-        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature, kinds=())) as heard:
-            async for piece in heard:
+        async with aclosing(self.calls.stream(prompt, temperature=self.config.temperature, kinds=())) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:
@@ -276,8 +276,8 @@ class VerificationRun:
         ]
         checks = Shown(name="checks", text="\n\n".join(lines))
         prompt = self.calls.fit(_REVISE, self._show_draft(), checks, max_tokens=self.config.max_tokens)
-        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
-            async for piece in heard:
+        async with aclosing(self.calls.stream(prompt, temperature=self.config.temperature)) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:
@@ -291,8 +291,8 @@ class VerificationRun:
         """Answer one question; the prompt shows nothing of the draft."""
         # Equal questions have equal requests, and a replay must not swap them.
         prompt, calls = await self._prepare_check(question)
-        hearing = calls.hear(prompt, temperature=self.config.temperature, label=f"check {number}")
-        return await take_reply(hearing)
+        call = calls.stream(prompt, temperature=self.config.temperature, label=f"check {number}")
+        return await take_reply(call)
 
     async def _prepare_check(self, question: str) -> tuple[StagePrompt, StageCalls]:
         calls = await prepare_stages(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, ModelReply, hear, measure_room
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, ModelFinish, Role, find_most_logprobs
@@ -82,7 +82,7 @@ class Direct(ReasoningStrategy[DirectConfig]):
         text = f"{task.query}\n\n{task.material}" if task.material else task.query
         messages = (Message(role=Role.USER, content=text),)
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
-        call = hear(
+        call = stream_reply(
             model=model,
             messages=messages,
             max_tokens=room,
@@ -91,8 +91,8 @@ class Direct(ReasoningStrategy[DirectConfig]):
             top_logprobs=config.top_logprobs,
         )
         thinking: list[str] = []
-        async with aclosing(call) as heard:
-            async for piece in heard:
+        async with aclosing(call) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 elif piece.is_thinking:

@@ -139,9 +139,9 @@ class _Run:
     async def plan(self) -> AsyncGenerator[StrategyEvent, None]:
         """Ask for the plan."""
         prompt = self.calls.fit(_PLAN, max_tokens=self.config.max_plan_tokens)
-        call = self.calls.hear(prompt, temperature=self.config.temperature, kinds=())
-        async with aclosing(call) as heard:
-            async for piece in heard:
+        call = self.calls.stream(prompt, temperature=self.config.temperature, kinds=())
+        async with aclosing(call) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:
@@ -155,8 +155,8 @@ class _Run:
         """Ask for the answer along the plan; `is_short` says that the budget left no room for a plan."""
         shown = [Shown(name=PLAN, text=self.plan_text)] if self.plan_text else []
         prompt = self.calls.fit(_SOLVE if shown else STEPS_FIRST, *shown, max_tokens=self.config.max_tokens)
-        async with aclosing(self.calls.hear(prompt, temperature=self.config.temperature)) as heard:
-            async for piece in heard:
+        async with aclosing(self.calls.stream(prompt, temperature=self.config.temperature)) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:

@@ -167,8 +167,8 @@ class _ProgramRun:
             prompt = self.calls.fit(_FIX + self.rule, *shown, max_tokens=config.max_tokens)
         else:
             prompt = self.calls.fit(self.rule, max_tokens=config.max_tokens)
-        async with aclosing(self.calls.hear(prompt, temperature=config.temperature, kinds=())) as heard:
-            async for piece in heard:
+        async with aclosing(self.calls.stream(prompt, temperature=config.temperature, kinds=())) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     reply = piece
                 else:

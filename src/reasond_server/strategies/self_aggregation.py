@@ -235,7 +235,7 @@ class Population:
         return calls
 
     async def _ask(self, prompt: StagePrompt, temperature: float, label: str) -> ModelReply:
-        return await take_reply(self.stages.hear(prompt, temperature=temperature, label=label))
+        return await take_reply(self.stages.stream(prompt, temperature=temperature, label=label))
 
     def _note_failure(self, error: ReasondError, worst: Cost) -> None:
         if isinstance(error, TokenBudgetExhaustedError):

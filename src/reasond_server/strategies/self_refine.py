@@ -242,8 +242,8 @@ class RefiningRun:
 
     async def _call(self, prompt: StagePrompt, *, temperature: float) -> AsyncGenerator[Wrote, None]:
         """Make a call; its end sets `reply`."""
-        async with aclosing(self.stages.hear(prompt, temperature=temperature)) as heard:
-            async for piece in heard:
+        async with aclosing(self.stages.stream(prompt, temperature=temperature)) as pieces:
+            async for piece in pieces:
                 if isinstance(piece, ModelReply):
                     self.reply = piece
                 else:

@@ -327,7 +327,7 @@ class McpServer:
                     follower.cancel()
                 await asyncio.wait(followers)
 
-    async def _hear(self, message: object) -> None:
+    async def _take_message(self, message: object) -> None:
         """Process a notification that the tools have changed, or a line that is not a message."""
         if getattr(message, "method", "") == _TOOLS_CHANGED:
             self._changed.set()
@@ -410,7 +410,7 @@ class McpServer:
         def leave_out(name: str, problem: str) -> None:
             _log.warning("mcp tool left out: it is malformed", extra={"server": self.name, "tool": name, "at": problem})
 
-        return Client(ListingTransport(transport, leave_out=leave_out), message_handler=self._hear)
+        return Client(ListingTransport(transport, leave_out=leave_out), message_handler=self._take_message)
 
     async def _list_tools(self, client: mcp.Client, *, cache_mode: Literal["use", "bypass"] = "use") -> Sequence[Tool]:
         """Return the tools that the server has and the operator allows."""

@@ -146,7 +146,7 @@ class ModelCaller:
                 tools=tools if is_native else (),
                 tool_choice="none" if is_last else tool_choice or "auto",
                 seed=self._seed,
-                told=tools,
+                described=tools,
                 json_schema=json_schema,
                 label="" if is_published else UNPUBLISHED,
                 holds_text=may_leave_open(self.model.name) or self.model.name in self._left_open,

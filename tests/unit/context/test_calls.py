@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reasond_server.context.calls import ModelReply, ReplyListener, hear
+from reasond_server.context.calls import ModelReply, ReplyListener, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.model import ModelProtocolError
@@ -63,7 +63,7 @@ class Deaf:
 
 async def hear_reply(model: ChatModel) -> tuple[str, ModelReply]:
     texts: list[str] = []
-    async with aclosing(hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as events:
+    async with aclosing(stream_reply(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)) as events:
         async for event in events:
             if isinstance(event, ModelReply):
                 return "".join(texts), event
@@ -86,7 +86,7 @@ async def test_the_stop_string_closes_the_tag() -> None:
 async def test_opening_tags_are_never_stop_strings_because_the_answer_would_be_cut_off() -> None:
     for kinds in (tuple(TagKind), (TagKind.ANSWER,), (TagKind.CONTINUE,)):
         with ScriptedModel(["<answer>42</answer>"]) as model:
-            call = hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5, kinds=kinds)
+            call = stream_reply(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5, kinds=kinds)
             async with aclosing(call) as events:
                 assert [event async for event in events]
         assert model.requests[0].stop == tuple(f"</{kind}>" for kind in kinds)
@@ -195,7 +195,7 @@ async def test_hidden_reasoning_is_heard_as_thinking() -> None:
 
 async def test_closing_the_call_closes_the_model() -> None:
     model = Deaf(["a", "b", "c"], finish=ModelFinish.STOP)
-    call = hear(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)
+    call = stream_reply(model=model, messages=MESSAGES, max_tokens=100, temperature=0.5)
     assert not isinstance(await anext(call), ModelReply)
     await call.aclose()
     assert (model.written, model.closed) == (1, 1)

@@ -76,6 +76,6 @@ async def test_a_window_without_room_is_refused_before_a_call() -> None:
 
 async def test_a_reply_is_taken_whole() -> None:
     _, stages = await calls(None)
-    reply = await take_reply(stages.hear(stages.fit(RULES[0], max_tokens=300), temperature=0.0))
+    reply = await take_reply(stages.stream(stages.fit(RULES[0], max_tokens=300), temperature=0.0))
     assert isinstance(reply, ModelReply)
     assert reply.parsed.content == "42"

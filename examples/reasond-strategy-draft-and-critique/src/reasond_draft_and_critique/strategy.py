@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from reasond_server.context.calls import ModelReply, hear
+from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors.base import Violation
@@ -81,7 +81,7 @@ class _Run:
             notes=self._notes(),
             material=self.task.material,
         )
-        call = hear(
+        call = stream_reply(
             model=self.context.model,
             messages=messages,
             max_tokens=_room(messages, self.context),

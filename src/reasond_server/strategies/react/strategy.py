@@ -207,7 +207,7 @@ class ReactRun:
             temperature=self.context.config.temperature,
             kinds=kinds,
             tools=self._list_offered(),
-            told=self.specs,
+            described=self.specs,
             tool_choice="auto" if self.due is None else "none",
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.answers import split_answer
-from reasond_server.context.calls import ModelReply, count_prompt, hear, run_by_size
+from reasond_server.context.calls import ModelReply, count_prompt, run_by_size, stream_reply
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.vote_forms import normalize_answer
@@ -218,7 +218,7 @@ class TreeRun:
         """Let the model answer from the best thought, in the reserved call."""
         best = self.search.best_open
         messages = self.calls.prompts.answer(list_path(best) if best else ())
-        call = hear(
+        call = stream_reply(
             model=self.calls.model,
             messages=messages,
             max_tokens=self.config.max_tokens_per_thought,
@@ -226,8 +226,8 @@ class TreeRun:
             kinds=(TagKind.ANSWER,),
         )
         try:
-            async with aclosing(call) as heard:
-                async for piece in heard:
+            async with aclosing(call) as pieces:
+                async for piece in pieces:
                     if isinstance(piece, ModelReply):
                         reply = piece
                     else:

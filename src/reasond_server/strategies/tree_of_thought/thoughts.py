@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import bound_prompt, hear, take_reply
+from reasond_server.context.calls import bound_prompt, stream_reply, take_reply
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.sections import FENCE_TOKENS
@@ -66,7 +66,7 @@ class ThoughtCalls:
             ContentFilteredError: the provider withheld text.
             ReasondError: as the model's `stream`.
         """
-        call = hear(
+        call = stream_reply(
             model=self.model, messages=messages, max_tokens=max_tokens, temperature=self.temperature, kinds=kinds
         )
         reply = await take_reply(call)
