@@ -48,6 +48,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 KILLS = read_count("TEMPORAL_KILLS", 1)
 SEEDS = read_count("TEMPORAL_SEEDS", 2)
 PATIENCE_S = 300.0
+KEPT = {"REASOND__STORE__RECORD_PROMPTS": "true"}
 ACTIVITIES = (
     *(workflow.MEASURE_BASELINE, workflow.BOUND_TOKENS, workflow.GENERATE, workflow.SCORE, workflow.COMMIT),
     *(workflow.REFLECT, workflow.VALIDATE, workflow.FINALIZE),
@@ -120,18 +121,28 @@ def check_repaired(events: Sequence[RepairStepsResponse], model: CountingModel) 
     assert not result.warnings
 
 
+async def list_prompts(client: reasond.AsyncClient, events: Sequence[RepairStepsResponse]) -> Sequence[str]:
+    """Return the prompt of each model call, which are kept once each."""
+    calls = [call async for call in client.list_model_calls(events[-1].execution_id)]
+    assert len(calls) == events[-1].completed.usage.model_calls
+    assert sum(call.usage.output_tokens for call in calls) == events[-1].completed.usage.output_tokens
+    return ["".join(message.text for message in call.prompt) for call in calls]
+
+
 async def test_two_pools_share_a_repair_and_the_cluster_learns_no_text(
     tmp_path: Path, temporal: TemporalServer, database: str
 ) -> None:
     async with answering() as (model, settings):
-        environ = settings | on(temporal, database, "pools", "models")
+        environ = settings | on(temporal, database, "pools", "models") | KEPT
         keyless = {name: text for name, text in environ.items() if name != "OPENAI_API_KEY"}
         task = make_task()
         task.description = f"{SECRET}: {task.description}"
         async with serving(tmp_path, "server", environ) as served, client_of(served) as client:
             with working(tmp_path, "checks", keyless, "checks"):
                 events = await follow(client, task)
+            prompts = await list_prompts(client, events)
     check_repaired(events, model)
+    assert all(SECRET in prompt for prompt in prompts)
     history = temporal.show_history(f"repair/{TENANT}/{events[0].execution_id}")
     assert json.loads(history)["events"][-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED"
     assert len(history) < LARGEST_HISTORY
@@ -148,7 +159,7 @@ async def test_a_worker_that_dies_in_any_activity_costs_nothing_twice(
         async with answering() as (model, settings):
             folder = tmp_path / str(number)
             folder.mkdir()
-            environ = settings | on(temporal, database, f"kills-{number}") | {"REASOND__ENGINE__WORK_ON": "[]"}
+            environ = settings | on(temporal, database, f"kills-{number}") | {"REASOND__ENGINE__WORK_ON": "[]"} | KEPT
             async with serving(folder, "server", environ) as served, client_of(served) as client:
                 task = make_task()
                 task.budget.max_total_tokens = 1_000_000
@@ -161,6 +172,7 @@ async def test_a_worker_that_dies_in_any_activity_costs_nothing_twice(
                 with working(folder, "last", environ):
                     async with asyncio.timeout(PATIENCE_S):
                         events = await follow(client, ExecutionCursor(execution_id=first.execution_id))
+                await list_prompts(client, events)
             check_repaired(events, model)
             done = (folder / "done.txt").read_text("utf-8")
             assert [line.partition("/")[0] for line in done.splitlines()] == [*ACTIVITIES]
@@ -209,7 +221,7 @@ async def test_a_server_that_is_killed_is_replaced_while_the_workers_go_on(
     tmp_path: Path, temporal: TemporalServer, database: str
 ) -> None:
     async with answering() as (model, settings):
-        environ = settings | on(temporal, database, "takeover") | {"REASOND__ENGINE__WORK_ON": "[]"}
+        environ = settings | on(temporal, database, "takeover") | {"REASOND__ENGINE__WORK_ON": "[]"} | KEPT
         with working(tmp_path, "worker", environ):
             async with serving(tmp_path, "first", environ) as first, client_of(first) as client:
                 seen = await follow(client, make_task(), most=6)
@@ -218,6 +230,7 @@ async def test_a_server_that_is_killed_is_replaced_while_the_workers_go_on(
             async with serving(tmp_path, "second", environ) as second, client_of(second) as client:
                 async with asyncio.timeout(PATIENCE_S):
                     events = await follow(client, ExecutionCursor(execution_id=seen[-1].execution_id))
+                await list_prompts(client, events)
     check_repaired(events, model)
     assert [each.SerializeToString() for each in events[: len(seen)]] == [each.SerializeToString() for each in seen]
     assert all(count == 1 for count in model.asked.values())

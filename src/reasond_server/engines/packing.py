@@ -2,8 +2,8 @@
 
 Fields that a later release added with a default may be missing or unknown, so workers of two releases can share a
 repair. Payloads are in the database of the log, written once under a name and deleted with the execution. Names begin
-with what they are: `payload/` what an engine holds by its digest alone, `record/` a completed call or check, `batch/`
-events for the process with the log.
+with what they are: `payload/` what an engine holds by its digest alone, `record/` a completed call or check, `call/`
+what a model call was sent and what came back, `batch/` events for the process with the log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PAYLOAD: Final = "payload/"
 RECORD: Final = "record/"
+CALL: Final = "call/"
 BATCH: Final = "batch/"
 
 _PUT: Final = """
@@ -106,7 +107,10 @@ class ActivityRequest:
 
 @value
 class ActivityReply:
-    """What an activity returns: its result or the error, and what it cost; `lost_tokens` as in `MeteredModel`."""
+    """What an activity returns: its result or the error, and what it cost; `lost_tokens` as in `MeteredModel`.
+
+    `calls` are the bodies of the records of its model calls by key, if they are kept.
+    """
 
     baseline: Baseline | None = None
     bounds: TokenBounds | None = None
@@ -121,6 +125,7 @@ class ActivityReply:
     lost_tokens: int = 0
     checks: int = 0
     check_cpu_s: float = 0.0
+    calls: Mapping[str, str] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
 
 
@@ -137,6 +142,7 @@ class PackedBatch:
     outcome: RepairOutcome
     is_last: bool
     error: Mapping[str, Any] | None
+    calls: Mapping[str, str] = field(default_factory=dict)
 
 
 def pack(what: Any) -> bytes:  # noqa: ANN401 - any value
@@ -163,6 +169,7 @@ def pack_batch(batch: RepairBatch, events: Sequence[LoggedEvent]) -> bytes:
             outcome=batch.outcome,
             is_last=batch.is_last,
             error=None if batch.error is None else write_error_row(batch.error),
+            calls=batch.calls,
         )
     )
 
@@ -180,6 +187,7 @@ def unpack_batch(body: bytes) -> RepairBatch:
         outcome=found.outcome,
         is_last=found.is_last,
         error=None if found.error is None else read_error(dict(found.error)),
+        calls=found.calls,
     )
 
 

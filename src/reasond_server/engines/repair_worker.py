@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.engines.packing import BATCH, RECORD, ActivityReply, ActivityRequest, pack, unpack
+from reasond_server.engines.packing import BATCH, CALL, RECORD, ActivityReply, ActivityRequest, pack, unpack
 from reasond_server.engines.workflow import (
     BOUND_TOKENS,
     CHECKS,
@@ -38,6 +38,7 @@ from reasond_server.repair.search.repair_site import RepairSite, perform_once
 from reasond_server.repair.service.assignments import read_assignment
 from reasond_server.repair.service.engine import RepairOrder
 from reasond_server.runs.accounts import fork_counter
+from reasond_server.runs.call_records import CALL_KEY, CallRecorder
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.recorded_calls import write_error_row
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
@@ -46,6 +47,7 @@ from reasond_server.types import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from reasond_server.engines.packing import PayloadStore
     from reasond_server.eventlog.store import ExecutionStore
@@ -70,12 +72,23 @@ class RecordWriter:
         self._payloads = payloads
         self._order = order
         self._new: dict[str, bytes] = {}
+        self.calls: dict[str, str] = {}
 
     async def open_journal(self) -> RunJournal:
         """Return a journal with all records of the execution."""
         kept = await self._payloads.list(self._order.tenant, self._order.execution_id, RECORD)
         records = [Record(key=name.removeprefix(RECORD), body=body.decode()) for name, body in kept.items()]
         return RunJournal(records=records, write=self._write, sink=self)
+
+    async def open_calls(self, now: Callable[[], datetime]) -> CallRecorder:
+        """Return what keeps the model calls of this activity, beside those of attempts at it that died."""
+        part = f"{activity.info().activity_id}/"
+        kept = await self._payloads.list(self._order.tenant, self._order.execution_id, f"{CALL}{part}")
+        self.calls = {f"{CALL_KEY}{name.removeprefix(CALL)}": body.decode() for name, body in kept.items()}
+        records = [Record(key=key, body=body) for key, body in self.calls.items()]
+        return CallRecorder(
+            records=records, write=self._write_call, now=now, most=self._order.kept_characters, part=part
+        )
 
     async def wait_for_room(self) -> None:
         """Keep what was written."""
@@ -93,6 +106,10 @@ class RecordWriter:
     def _write(self, record: Record) -> None:
         self._new[f"{RECORD}{record.key}"] = record.body.encode()
 
+    def _write_call(self, record: Record) -> None:
+        self.calls[record.key] = record.body
+        self._new[f"{CALL}{record.key.removeprefix(CALL_KEY)}"] = record.body.encode()
+
 
 class Attempt:
     """One attempt at an activity: the repair, its code, and what it calls and runs, recorded.
@@ -102,14 +119,22 @@ class Attempt:
         assignment: its task, with the commands that its checks stand for, and its parameters.
         journal: the records of the execution.
         files: the code by path.
+        records: keeps the records.
     """
 
     def __init__(
-        self, *, order: RepairOrder, assignment: RepairAssignment, journal: RunJournal, files: dict[str, SourceFile]
+        self,
+        *,
+        order: RepairOrder,
+        assignment: RepairAssignment,
+        journal: RunJournal,
+        files: dict[str, SourceFile],
+        records: RecordWriter,
     ) -> None:
         self.order = order
         self.assignment = assignment
         self.journal = journal
+        self.records = records
         self.files = files
         self.model: MeteredModel | None = None
         self.critics: Critics | None = None
@@ -131,7 +156,7 @@ class Attempt:
     def add_cost(self, reply: ActivityReply) -> ActivityReply:
         """Return the reply with what the attempt has cost, and what its critics warn of."""
         if self.model is not None:
-            return replace(reply, usage=self.model.usage, lost_tokens=self.model.lost_tokens)
+            return replace(reply, usage=self.model.usage, lost_tokens=self.model.lost_tokens, calls=self.records.calls)
         if self.critics is None:
             return reply
         return replace(
@@ -281,7 +306,9 @@ class RepairWorker:
         budget: Budget = Budget(),  # noqa: B008 - a value
     ) -> bytes:
         async def write(attempt: Attempt) -> ActivityReply:
-            attempt.model = self._meter(attempt.order, budget)
+            is_kept = attempt.order.kept_characters > 0
+            recorder = await attempt.records.open_calls(self._workbench.clock.now) if is_kept else None
+            attempt.model = self._meter(attempt.order, budget, recorder)
             model = JournaledModel(model=attempt.model, journal=attempt.journal)
             writer = self._workbench.make_writer(attempt.site, model, attempt.assignment, attempt.files)
             await writer.show(unpack(Baseline, baseline))
@@ -297,7 +324,7 @@ class RepairWorker:
 
         return await self._perform(order, write)
 
-    def _meter(self, order: RepairOrder, budget: Budget) -> MeteredModel:
+    def _meter(self, order: RepairOrder, budget: Budget, recorder: CallRecorder | None) -> MeteredModel:
         """Return the model for one activity, which may spend its `budget`."""
         if self._model is None:
             raise InternalError("this worker has no model; it must not work on the queue of models")
@@ -308,6 +335,7 @@ class RepairWorker:
             counter=counter if self._has_own_model else fork_counter(counter, order.calibration),
             account=self._account_of(order.tenant, order.subject, order.execution_id),
             observer=self._observer,
+            on_call=None if recorder is None else recorder.note,
         )
 
     async def _perform(self, packed: bytes, work: Callable[[Attempt], Awaitable[ActivityReply]]) -> bytes:
@@ -323,7 +351,8 @@ class RepairWorker:
             nonlocal attempt
             assignment = self._workbench.write_out_commands(read_assignment(order.assignment))
             files = dict(await self._workbench.load(order.tenant, assignment.task))
-            attempt = Attempt(order=order, assignment=assignment, journal=await writer.open_journal(), files=files)
+            journal = await writer.open_journal()
+            attempt = Attempt(order=order, assignment=assignment, journal=journal, files=files, records=writer)
             try:
                 return attempt.add_cost(await work(attempt))
             finally:

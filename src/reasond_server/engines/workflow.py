@@ -179,6 +179,7 @@ class WorkflowActivities:
         self.usage = NOTHING
         self.checks_run = 0
         self.check_cpu_s = 0.0
+        self.calls: dict[str, str] = {}
         self.worst_cost: Mapping[str, float] = {}
 
     @property
@@ -266,6 +267,7 @@ class WorkflowActivities:
             self._shares.settle(share, reply.usage, reply.lost_tokens)
         self.checks_run += reply.checks
         self.check_cpu_s += reply.check_cpu_s
+        self.calls.update(reply.calls)
         self.level = reply.level or self.level
         self._warnings.update(dict.fromkeys(reply.warnings))
         if reply.error is not None:
@@ -312,6 +314,7 @@ class BatchWriter:
             self._number += 1
             events, self._events = self._events, []
             done = self._activities
+            calls, done.calls = done.calls, {}
             batch = RepairBatch(
                 events=[each.event for each in events],
                 usage=done.usage - self._told_usage,
@@ -322,6 +325,7 @@ class BatchWriter:
                 outcome=self.summarize() if outcome is None else outcome,
                 is_last=is_last,
                 error=error,
+                calls=calls,
             )
             self._told_usage, self._told_checks, self._told_cpu_s = done.usage, done.checks_run, done.check_cpu_s
             number = number_batch(self._number)

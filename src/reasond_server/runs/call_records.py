@@ -23,19 +23,30 @@ if TYPE_CHECKING:
 
 MOST_CHARACTERS_OF_CALL: Final = 65_536
 MOST_CHARACTERS_OF_RUN: Final = 1_048_576
-_KEY: Final = "call::"
+CALL_KEY: Final = "call::"
 _GAP: Final = "\n[…]\n"
 
 
 class CallRecorder:
-    """Writes a record of each ended call; `records` are those that earlier lives of the run left."""
+    """Writes a record of each ended call, of all of them at most `most` characters.
+
+    `records` are those that earlier lives of the run left, `part` is what tells the calls of one part of a run from
+    those of others.
+    """
 
     def __init__(
-        self, *, records: Iterable[Record], write: Callable[[Record], None], now: Callable[[], datetime]
+        self,
+        *,
+        records: Iterable[Record],
+        write: Callable[[Record], None],
+        now: Callable[[], datetime],
+        most: int = MOST_CHARACTERS_OF_RUN,
+        part: str = "",
     ) -> None:
-        kept = [record for record in records if record.key.startswith(_KEY)]
+        self._key = f"{CALL_KEY}{part}"
+        kept = [record for record in records if record.key.startswith(self._key)]
         self._count = len(kept)
-        self._room = MOST_CHARACTERS_OF_RUN - sum(len(record.body) for record in kept)
+        self._room = most - sum(len(record.body) for record in kept)
         self._write = write
         self._now = now
 
@@ -65,7 +76,7 @@ class CallRecorder:
             left_out_characters=texts.left_out,
         )
         self._room -= texts.kept
-        self._write(Record(key=f"{_KEY}{self._count}", body=encode_call(call)))
+        self._write(Record(key=f"{self._key}{self._count}", body=encode_call(call)))
 
 
 class _Texts:
@@ -98,7 +109,7 @@ def read_calls(records: Iterable[Record], *, after: int = 0) -> Iterator[ModelCa
     Raises:
         InternalError: one of them cannot be read.
     """
-    kept = [record for record in records if record.key.startswith(_KEY)]
+    kept = [record for record in records if record.key.startswith(CALL_KEY)]
     for number, record in enumerate(kept[after:], start=after + 1):
         # The log may begin with the calls of the run that this one replaced.
         yield replace(decode_call(record.body), number=number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.repair.search.repair_run import RepairOutcome
@@ -12,7 +12,7 @@ from reasond_server.types.repairs import ReflectionStep
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from reasond_server.errors.base import ReasondError
     from reasond_server.types import Event, FinishReason, Usage
@@ -30,6 +30,7 @@ class RepairOrder:
         nonce: the first nonce of the execution.
         assignment: the task and its parameters, as `describe_assignment` writes them.
         calibration: what the counter of tokens had learnt when the repair began.
+        kept_characters: how much of prompts and replies is kept of each candidate; 0: nothing.
     """
 
     tenant: str
@@ -38,6 +39,7 @@ class RepairOrder:
     nonce: str
     assignment: Json
     calibration: Json
+    kept_characters: int = 0
 
 
 @value
@@ -54,6 +56,7 @@ class RepairBatch:
         outcome: the best candidate so far; in the last batch what came of the repair.
         is_last: whether the repair is over.
         error: why it failed; only in the last batch.
+        calls: what model calls were sent and what came back: bodies of records by key, if they are kept.
     """
 
     events: Sequence[Event] = ()
@@ -65,6 +68,7 @@ class RepairBatch:
     outcome: RepairOutcome
     is_last: bool = False
     error: ReasondError | None = None
+    calls: Mapping[str, str] = field(default_factory=dict)
 
 
 class RepairEngine(Protocol):
@@ -103,6 +107,7 @@ class BatchedRepair:
 
     Args:
         append: appends an event to the log.
+        record: appends a record to it, by its key and body.
         charge: adds the cost of model calls to the run.
         pause: awaited after each batch; returns whether the work has to stop here.
 
@@ -114,6 +119,7 @@ class BatchedRepair:
     """
 
     append: Callable[[Event], None]
+    record: Callable[[str, str], None]
     charge: Callable[[Usage], None]
     pause: Callable[[], Awaitable[bool]]
 
@@ -153,6 +159,8 @@ class BatchedRepair:
         self.check_cpu_s += batch.check_cpu_s
         self.warnings, self.level = batch.warnings, batch.level
         self._best, self.is_over = batch.outcome, batch.is_last
+        for key, body in batch.calls.items():
+            self.record(key, body)
         for event in batch.events:
             if isinstance(event, ReflectionStep):
                 self.rounds.append(event.reflection)

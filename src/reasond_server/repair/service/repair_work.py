@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import InternalError
+from reasond_server.eventlog.store import Record
 from reasond_server.repair.edits.patches import validate_patch
 from reasond_server.repair.search.activities import PatchCheck
 from reasond_server.repair.search.plan_run import PlanRun
@@ -23,6 +24,7 @@ from reasond_server.repair.service.assignments import (
 from reasond_server.repair.service.engine import BatchedRepair, RepairOrder
 from reasond_server.repair.service.workbench import Workbench
 from reasond_server.runs.accounts import read_calibration
+from reasond_server.runs.call_records import MOST_CHARACTERS_OF_RUN
 from reasond_server.runs.phase import LEAVES, Phase
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding
@@ -41,7 +43,7 @@ from reasond_server.types.repairs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
     from pathlib import Path
 
     from reasond_server.base.clock import Clock
@@ -162,7 +164,7 @@ class RepairKind:
     """
 
     kind: str = REPAIR
-    keeps_plan: bool = False
+    keeps_plan: bool = True
     is_timed_at_work: bool = False
 
     def __init__(
@@ -205,6 +207,7 @@ class RepairKind:
             assignment=assignment,
             request=plan.to_request(recovery.execution, budget=assignment.task.budget),
             known=[digest_event(logged.event) for logged in recovery.events],
+            known_records=frozenset(record.key for record in recovery.records),
         )
 
     @asynccontextmanager
@@ -274,10 +277,17 @@ class RepairWork:
     """The work on one repair; see `runs.run.Work`.
 
     `known` are digests of the events that earlier lives logged: the work repeats them, and they are compared.
+    `known_records` are the keys of what they recorded.
     """
 
     def __init__(
-        self, *, kind: RepairKind, assignment: RepairAssignment, request: WorkRequest, known: Sequence[bytes] = ()
+        self,
+        *,
+        kind: RepairKind,
+        assignment: RepairAssignment,
+        request: WorkRequest,
+        known: Sequence[bytes] = (),
+        known_records: Collection[str] = (),
     ) -> None:
         self.kind = self.name = REPAIR
         self.source = StrategySource.REQUEST
@@ -292,6 +302,7 @@ class RepairWork:
         self._activities: AllActivities | BatchedRepair | None = None
         self._progress: RepairRun | PlanRun | BatchedRepair | None = None
         self._candidates = 0
+        self._known_records = known_records
         self._outcome: RepairOutcome | None = None
 
     @property
@@ -350,6 +361,7 @@ class RepairWork:
 
     async def _work_on(self, engine: RepairEngine, run: Run) -> RepairOutcome | None:
         """Let an engine work the repair out; it goes on there if the run leaves this process."""
+        most = self._assignment.parameters.max_candidates
         order = RepairOrder(
             tenant=run.identity.tenant,
             subject=self.request.subject,
@@ -357,9 +369,13 @@ class RepairWork:
             nonce=run.effects.nonce,
             assignment=self.describe(),
             calibration={} if self._kind.model else read_calibration(run.accounts.model.counter),
+            kept_characters=MOST_CHARACTERS_OF_RUN // most if run.log.keeps_calls else 0,
         )
         self._activities = self._progress = progress = BatchedRepair(
-            append=partial(self._append, run), charge=run.accounts.charge_again, pause=partial(self._pause, run)
+            append=partial(self._append, run),
+            record=partial(self._record, run),
+            charge=run.accounts.charge_again,
+            pause=partial(self._pause, run),
         )
         try:
             return await progress.work(engine.work_out(order))
@@ -457,6 +473,11 @@ class RepairWork:
         if not is_known:
             run.append(event, now=self._kind.clock.now())
             self._observe(event)
+
+    def _record(self, run: Run, key: str, body: str) -> None:
+        """Append a record, unless an earlier life of the run already did."""
+        if run.phase is Phase.WORKING and key not in self._known_records:
+            run.log.record(Record(key=key, body=body), usage=run.accounts.usage)
 
     def _observe(self, event: Event) -> None:
         observer = self._kind.observer
