@@ -86,9 +86,9 @@ class SelfAggregation(ReasoningStrategy[SelfAggregationConfig]):
 
     Failure modes: an error that most chains share is handed on, as one that the model finds more convincing is. A
     window too small for K chains shows only their ends, with a warning. Chains without a whole answer are shown to the
-    next round and cast no vote; failed ones are left out; a warning has their number. If a round gives no chain at all,
-    the one before counts. A budget is shared out by rounds: where it does not cover N chains in each, every round has
-    fewer (BUDGET_EXHAUSTED).
+    next round and cast no vote; failed ones are left out; a warning has their number. If a round writes nothing at all,
+    it is the last, and the one before counts. A budget is shared out by rounds: where it does not cover N chains in
+    each, every round has fewer, where it covers only one, there are fewer rounds (BUDGET_EXHAUSTED, with a warning).
 
     Source: Venkatraman et al. 2025, arXiv 2509.26626; there groups are drawn at random, and no round ends the run.
     """
@@ -196,25 +196,36 @@ class Population:
                     elapsed_s=elapsed_s,
                 )
         self.reads += fresh
-        self.chains = fresh or self.chains
-        self.is_stopped = self.is_stopped or not fresh
+        # Of nothing nothing can be aggregated.
+        has_text = any(each.solution.strip() for each in fresh)
+        self.chains = fresh if has_text else self.chains or fresh
+        self.is_stopped = self.is_stopped or not has_text
 
     def _reserve(self, worst: Cost) -> int:
-        """Reserve the chains of a round, as many as the budget covers in this and all others; return their number."""
-        wanted, further = self.config.chains, self.config.rounds - self.rounds - 1
-        wanted = self.shares.divide(wanted, outstanding=wanted * (further + 1))
-        whole = worst
+        """Reserve the chains of a round, as many as the budget covers in this and all others; return their number.
+
+        A chain alone can be compared with no other: where the budget covers no second one, rounds are given up for it.
+        """
+        further = self.config.rounds - self.rounds - 1
+        wanted = self.shares.divide(self.config.chains, outstanding=self.config.chains * (further + 1))
+        whole = [worst]
         for _ in range(further):
-            whole += self.later
-        count = 0
-        while count < wanted and self.allowance.reserve(whole):
-            count += 1
+            whole.append(whole[-1] + self.later)
+        while (count := self._count_covered(whole[-1], wanted)) < min(2, wanted) and len(whole) > 1:
+            whole.pop()
         for _ in range(count):
-            self.allowance.settle(whole, worst)
+            self.allowance.reserve(worst)
         # The meter refuses or shortens the very first call: a small budget may still suffice for one answer.
         if not count and wanted and self.allowance.reserve(worst, is_forced=not self.taken):
             count = 1
         self.is_short = self.is_short or count < self.config.chains
+        return count
+
+    def _count_covered(self, cost: Cost, wanted: int) -> int:
+        """Return how many times `cost` is left, at most `wanted`."""
+        count, total = 0, cost
+        while count < wanted and self.allowance.can_cover(total):
+            count, total = count + 1, total + cost
         return count
 
     def _sample(self, count: int) -> Sequence[Callable[[], Awaitable[ModelReply]]]:
@@ -222,7 +233,7 @@ class Population:
 
     def _aggregate(self, count: int) -> Sequence[Callable[[], Awaitable[ModelReply]]]:
         """Return the calls that are shown groups of the last round; the order depends on the round's number alone."""
-        order = list(self.chains)
+        order = [each for each in self.chains if each.solution.strip()]
         Random(self.rounds).shuffle(order)  # noqa: S311 - an order that a replay repeats, no secret
         size = min(self.config.group, len(order))
         temperatures = build_ladder(self.config.temperature, self.config.chains)
@@ -260,7 +271,13 @@ class Population:
         """
         if not self.chains:
             raise self.errors[0]
-        warnings = (*self.stages.warnings, *describe_gaps(self.reads, self.errors, taken=self.taken))
+        warnings = [*self.stages.warnings, *describe_gaps(self.reads, self.errors, taken=self.taken)]
+        if self.is_short:
+            most = self.config.chains * self.config.rounds
+            warnings.append(
+                f"The budget did not cover {self.config.chains} chains in each round: {self.taken} of at most {most} "
+                f"calls were made, in {self.rounds} of {self.config.rounds} rounds."
+            )
         voters = [each for each in self.chains if each.normalized_answer == self.tally.winner != ""]
         reason = FinishReason.ANSWERED if any(each.is_tagged for each in voters) else FinishReason.ANSWERED_UNTAGGED
         reason = reason if voters else explain_silence(self.chains)

@@ -100,6 +100,41 @@ async def test_a_budget_for_half_of_the_calls_gives_all_rounds_with_half_of_the_
     assert (outcome.finish_reason, bool(outcome.answer)) == (FinishReason.BUDGET_EXHAUSTED, True)
 
 
+async def test_a_budget_for_one_chain_of_each_round_gives_two_chains_in_fewer_rounds_and_a_warning() -> None:
+    model = FunctionModel(number_answers)
+    steps, outcome, figures = await run(model, chains=8, rounds=3, budget=Budget(max_model_calls=5))
+    assert [step.stage for step in steps] == [CHAIN] * 2 + [AGGREGATE] * 3
+    assert (figures["rounds"], outcome.finish_reason) == (2, FinishReason.BUDGET_EXHAUSTED)
+    assert outcome.warnings == [
+        "The budget did not cover 8 chains in each round: 5 of at most 24 calls were made, in 2 of 3 rounds."
+    ]
+
+
+@pytest.mark.parametrize("calls", range(1, 7))
+async def test_every_call_of_a_small_budget_is_used(calls: int) -> None:
+    model = FunctionModel(number_answers)
+    _, outcome, _ = await run(model, chains=8, rounds=3, budget=Budget(max_model_calls=calls))
+    assert (len(model.requests), bool(outcome.answer), len(outcome.warnings)) == (calls, True, 1)
+
+
+async def test_a_round_that_writes_nothing_is_the_last_and_what_is_empty_is_shown_to_nobody() -> None:
+    model = FunctionModel(lambda _: "")
+    _, outcome, figures = await run(model, chains=4, rounds=3)
+    assert (len(model.requests), figures["rounds"], outcome.answer) == (4, 1, "")
+    assert outcome.finish_reason is not FinishReason.ANSWERED
+    assert outcome.warnings == ["4 of 4 samples ended without a whole answer."]
+
+    def reply(request: ChatRequest) -> str:
+        return "" if "round" in request.label else number_answers(request)
+
+    model = FunctionModel(reply)
+    _, outcome, figures = await run(model, chains=3, rounds=4)
+    assert (len(model.requests), figures["rounds"], outcome.answer) == (6, 2, "sample_0")
+    model = FunctionModel(lambda request: "" if request.label == "sample 1" else number_answers(request))
+    await run(model, chains=4, group=4, rounds=2)
+    assert all(len(set(shown_in(request))) == 3 for request in model.requests[4:])
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     chains=st.integers(2, 8),
