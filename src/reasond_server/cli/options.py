@@ -50,8 +50,11 @@ CaFile = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")]
+SHORTEST_S = 0.001
+MOST_INT64 = 2**63 - 1
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Longest time for the command.", show_default="600")
+    float | None,
+    typer.Option(metavar="SECONDS", min=SHORTEST_S, help="Longest time for the command.", show_default="600"),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="On a terminal, too: a line for each step, and every figure at the end.")

@@ -64,3 +64,25 @@ def test_a_command_that_cannot_be_imported_says_what_is_missing() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[0] == "error: reasond cannot import grpc"
     assert "Install reasond-server again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["ask", "--timeout", seconds, "Why?"] for seconds in ("-1", "0", "nan", "-inf", "soon")),
+        ["repair", "--timeout", "-1", "."],
+        ["eval", "--timeout", "0", "questions.jsonl"],
+        ["turn", "--timeout", "-0.5", "Why?"],
+        ["ask", "--max-output-tokens", "0", "Why?"],
+        ["ask", "--max-output-tokens", str(2**63), "Why?"],
+        ["executions", "follow", "abc", "--after", str(2**63)],
+        ["executions", "follow", "abc", "--after", "-1"],
+        ["serve", "--workers", "0"],
+        ["serve", "--workers", "65"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_an_option_cannot_take_is_refused_by_the_name_of_the_option(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words, prog_name="reasond")
+    option = next(word for word in words if word.startswith("--"))
+    assert (done.exit_code, f"Invalid value for '{option}'" in done.output) == (2, True), done.output

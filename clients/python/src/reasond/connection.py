@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,8 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 _SCHEME = re.compile(r"^(?:dns|ipv4|ipv6|passthrough):(?://[^/]*/)?")
 
+# A hundred years; gRPC counts nanoseconds in 64 bits, and what does not fit is over at once.
+_LONGEST_S: Final = 100 * 365 * 86_400
 _RETRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "reasond.v1.ReasoningService": ("Reason", "ReasonIterations", "ListStrategies"),
     "reasond.v1.ExecutionService": (
@@ -124,7 +125,7 @@ class Connection:
     def deadline_s(self, timeout_s: float | None) -> float | None:
         """Return the seconds until the deadline of a call, None for no deadline."""
         seconds = self.timeout_s if timeout_s is None else checked_timeout(timeout_s)
-        return None if math.isinf(seconds) else seconds
+        return None if seconds > _LONGEST_S else seconds
 
 
 def checked_timeout(timeout_s: float) -> float:

@@ -12,7 +12,16 @@ import typer
 
 from reasond import Budget
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import AsEvents, Environ, Timeout, Verbose, command, parse_cursor, parse_setting
+from reasond_server.cli.options import (
+    MOST_INT64,
+    AsEvents,
+    Environ,
+    Timeout,
+    Verbose,
+    command,
+    parse_cursor,
+    parse_setting,
+)
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.run import HumanOutput, RunOutput
@@ -67,7 +76,8 @@ Stop = Annotated[
     list[str] | None, typer.Option(metavar="TEXT", help="The answer ends before this text; may be repeated.")
 ]
 MaxOutputTokens = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Most tokens that all model calls together may write.")
+    int | None,
+    typer.Option(metavar="N", min=1, max=MOST_INT64, help="Most tokens that all model calls together may write."),
 ]
 KeepRunning = Annotated[
     bool, typer.Option("--keep-running", help="Let the run go on when this command is interrupted or cut off.")

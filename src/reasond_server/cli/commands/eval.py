@@ -12,7 +12,7 @@ import typer
 
 from reasond import AsyncClient
 from reasond_server.cli.connection import ConnectionOptions, build_environment, convert_errors, find_target
-from reasond_server.cli.options import Environ, command
+from reasond_server.cli.options import SHORTEST_S, Environ, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.terminal import choose_stream, fit_line, make_console, sanitize, write
 from reasond_server.evaluation.graders import Graders, ModelJudge
@@ -181,7 +181,13 @@ Loss = Annotated[
 
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="SECONDS", help="Longest time of one question in one way.", show_default="600"),
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=SHORTEST_S,
+        help="Longest time of one question in one way.",
+        show_default="600",
+    ),
 ]
 
 

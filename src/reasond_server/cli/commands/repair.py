@@ -15,7 +15,7 @@ import typer
 
 from reasond import Check, CheckRole, ExecutionCursor, ResultFormat, UnavailableError, repair_task
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import AsEvents, Environ, Verbose, command, parse_cursor, parse_setting
+from reasond_server.cli.options import SHORTEST_S, AsEvents, Environ, Verbose, command, parse_cursor, parse_setting
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.patch_files import apply_patch
 from reasond_server.cli.show.live import LiveConsole
@@ -62,10 +62,12 @@ EnvironmentName = Annotated[
     str | None, typer.Option(metavar="NAME", help="Environment of the server for the commands; else guessed.")
 ]
 SearchName = Annotated[
-    str | None, typer.Option(metavar="NAME", help="refine_beam, lats, greedy or best_of_n; else the server's.")
+    str | None,
+    typer.Option(metavar="NAME", help="refine_beam, lats, greedy, best_of_n or tournament; else the server's."),
 ]
 RepairTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Longest time for the repair.", show_default="3600")
+    float | None,
+    typer.Option(metavar="SECONDS", min=SHORTEST_S, help="Longest time for the repair.", show_default="3600"),
 ]
 # Repairs run many checks: longer than a run of `ask`.
 _DEFAULT_TIMEOUT_S: Final = 3600.0

@@ -59,7 +59,8 @@ def serve(
         typer.Option(metavar="PATH", help="Once ready, write addresses and token there as JSON, for you alone."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes that serve together; else [server] workers.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=64, help="Processes that serve together; else [server] workers."),
     ] = None,
 ) -> ExitCode:
     """Serve until SIGTERM or Ctrl-C, then let running calls end; a second signal ends at once."""
