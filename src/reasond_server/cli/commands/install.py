@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 _TOKEN: Final = "REASOND_TOKEN"  # noqa: S105 - the name of a variable, no password
+# What clients are told of the window, which no server knows of each model behind it: most have as much.
+_WINDOW_TOKENS: Final = 100_000
+_WINDOW_NOTE: Final = (
+    f"\nIf the window of your model is smaller than {_WINDOW_TOKENS:,} tokens, write it in place of that."
+)
 # Nothing that a shell, TOML or JSON would read otherwise.
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]{0,199}")
@@ -103,6 +108,7 @@ def _set_up_codex(base_url: str, model: str) -> ClientSetup:
     text = f"""\
 model = {json.dumps(model)}
 model_provider = "reasond"
+model_context_window = {_WINDOW_TOKENS}
 
 [model_providers.reasond]
 name = "reasond"
@@ -110,7 +116,7 @@ base_url = {json.dumps(base_url)}
 env_key = "{_TOKEN}"
 wire_api = "responses"
 """
-    return ClientSetup(text=text, file=".codex/config.toml", after="Then: codex")
+    return ClientSetup(text=text, file=".codex/config.toml", after=f"Then: codex{_WINDOW_NOTE}")
 
 
 def _set_up_claude(base_url: str, model: str) -> ClientSetup:
@@ -120,19 +126,22 @@ export ANTHROPIC_BASE_URL={base_url.removesuffix("/v1")}
 export ANTHROPIC_AUTH_TOKEN="${_TOKEN}"
 export ANTHROPIC_MODEL={model}
 export ANTHROPIC_DEFAULT_HAIKU_MODEL=reasond/direct
+export CLAUDE_CODE_MAX_CONTEXT_TOKENS={_WINDOW_TOKENS}
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
 """
-    return ClientSetup(text=text, after="Then: claude")
+    return ClientSetup(text=text, after=f"Then: claude{_WINDOW_NOTE}")
 
 
 def _set_up_cline(base_url: str, model: str) -> ClientSetup:
-    """Return what a person enters in Cline's settings, which are in no file that others may write."""
+    """Return a command for Cline's program, and what a person enters in its editor, whose settings are in no file."""
     text = f"""\
-In Cline's settings:
-  API Provider  OpenAI Compatible
-  Base URL      {base_url}
-  API Key       the value of {_TOKEN}
-  Model ID      {model}
+cline auth openai-compatible --baseurl {base_url} --modelid {model} --apikey "${_TOKEN}"
+
+# Or in the settings of Cline within an editor:
+#   API Provider  OpenAI Compatible
+#   Base URL      {base_url}
+#   API Key       the value of {_TOKEN}
+#   Model ID      {model}
 """
     return ClientSetup(text=text)
 
@@ -162,7 +171,7 @@ def _set_up_vs_code(base_url: str, model: str) -> ClientSetup:
                 "toolCalling": True,
                 "vision": False,
                 "thinking": True,
-                "maxInputTokens": 100_000,
+                "maxInputTokens": _WINDOW_TOKENS,
                 "maxOutputTokens": 16_000,
             }
         ],

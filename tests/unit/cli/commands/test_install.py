@@ -42,6 +42,10 @@ def test_vs_code_gets_a_custom_endpoint_without_a_key(capsys: pytest.CaptureFixt
     (provider,) = json.loads(read_printed(capsys, "vscode", model="reasond/react").rpartition("\nChat: Manage")[0])
     assert (provider["vendor"], provider["apiType"]) == ("customendpoint", "chat-completions")
     assert "apiKey" not in provider
+    # What the schema of VS Code's extension requires of a model, of the types that it requires.
+    required = {"id": str, "name": str, "url": str, "toolCalling": bool, "vision": bool}
+    required |= {"maxInputTokens": int, "maxOutputTokens": int}
+    assert {name: type(provider["models"][0][name]) for name in required} == required
     (model,) = provider["models"]
     assert (model["id"], model["url"]) == ("reasond/react", f"{URL}/v1/chat/completions")
     assert model["toolCalling"] is True
@@ -61,8 +65,10 @@ def test_claude_gets_variables_with_the_address_before_v1(capsys: pytest.Capture
     ]
 
 
-def test_cline_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cline_gets_a_command_and_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     out = read_printed(capsys, "cline")
+    words = shlex.split(out.partition("\n")[0])
+    assert words[:5] == ["cline", "auth", "openai-compatible", "--baseurl", f"{URL}/v1"]
     assert f"Base URL      {URL}/v1" in out
     assert "Model ID      reasond" in out
 
