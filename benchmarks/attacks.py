@@ -28,7 +28,7 @@ import grpc
 import httpx
 
 from benchmarks import hostile
-from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.machine import new_event_loop, write_report
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -261,9 +261,7 @@ def main() -> None:
         if measures[-1].failed:
             print(f"  {measures[-1].first_failure}", flush=True)
     if not chosen.only:
-        report = {"circumstances": circumstances(PACKAGES), "measures": [asdict(one) for one in measures]}
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+        write_report(RESULTS, PACKAGES, measures=[asdict(one) for one in measures])
 
 
 if __name__ == "__main__":

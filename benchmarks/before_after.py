@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import tempfile
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, serve_path, target_of
 from benchmarks.loading import load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ROOT, ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly import app
@@ -135,14 +134,7 @@ def main() -> None:
             print(f"{name:<10} {row['before_us']:8.1f} -> {row['after_us']:8.1f} us, {row['share']:.3f}", flush=True)
     if options.path != list(PATHS) or options.before != BEFORE:
         return
-    report = {
-        "circumstances": circumstances(PACKAGES),
-        "before": BEFORE,
-        "rounds": options.starts * options.rounds,
-        "rows": rows,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, before=BEFORE, rounds=options.starts * options.rounds, rows=rows)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import time
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 import reasond
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.assembly import app
@@ -221,7 +220,7 @@ def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     default = next(row for row in rows if row["name"] == name_of(WINDOWS_MS[-1]))
     taken = default["cpu_us_per_token"]
     what = "microseconds of CPU per token, delta_flush_ms = 30"
-    return [{"what": what, "bound": "at most", "goal": GOAL_US, "measured": taken, "is_met": taken <= GOAL_US}]
+    return [make_goal(what, "at most", GOAL_US, taken)]
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
@@ -254,14 +253,8 @@ def main() -> None:
             servers = {side: stack.enter_context(running(MODULE, side, core=measured)) for side in sides}
             rows = rows_of(runner.run(measure(servers, max(1, options.rounds))))
     print_rows(rows)
-    goals = goals_of(rows)
-    for goal in goals:
-        verdict = "met" if goal["is_met"] else "MISSED"
-        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:g}, {verdict}")
     load = {"streams": STREAMS, "tokens": TOKENS, "gap_ms": 1000 * GAP_S, "rounds": options.rounds}
-    report = {"circumstances": circumstances(PACKAGES), "load": load, "rows": rows, "goals": goals}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, load=load, rows=rows, goals=goals_of(rows))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.jsonrpc_cost import CALLERS, CALLS, MODULE, PACKAGES, RPC_PATH, measure_one, question
 from benchmarks.loading import http_post
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import running
 from benchmarks.unary import ANSWER_BYTES, QUESTION_BYTES
 from benchmarks.upstream import text_of
@@ -107,19 +107,12 @@ def main() -> None:
             f"{row['side']:<17} {row['cpu_us']:7.1f} us CPU ({row['cpu_ratio']:.2f} of JSON-RPC) "
             f"{row['per_second']:8,.0f}/s  p50 {row['p50_ms']:.3f} p99 {row['p99_ms']:.3f} ms"
         )
-    goals = []
-    for row in rows[1:]:
-        what, ratio = f"processor time of {row['side']} over JSON-RPC's", row["cpu_ratio"]
-        goals.append({"what": what, "bound": "at most", "goal": GOAL, "measured": ratio, "is_met": ratio <= GOAL})
-        print(f"goal: {what}: at most {GOAL:g}, is {ratio:.2f}")
-    report = {
-        "circumstances": circumstances(PACKAGES),
-        "load": {"rounds": options.rounds, "callers": CALLERS, "question_bytes": QUESTION_BYTES},
-        "rows": rows,
-        "goals": goals,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    goals = [
+        make_goal(f"processor time of {row['side']} over JSON-RPC's", "at most", GOAL, row["cpu_ratio"])
+        for row in rows[1:]
+    ]
+    load_of = {"rounds": options.rounds, "callers": CALLERS, "question_bytes": QUESTION_BYTES}
+    write_report(RESULTS, PACKAGES, load=load_of, rows=rows, goals=goals)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import statistics
 import tempfile
@@ -31,7 +30,7 @@ import grpc
 
 from benchmarks.instant import PIECE, HeldModel, PacedModel
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
@@ -299,14 +298,7 @@ def main() -> None:
         print(f"goal: {goal['what']} {goal['goal']}: {goal['measured']:g}, {'met' if goal['is_met'] else 'MISSED'}")
     if options.scale != 1 or options.kinds != list(STREAMS):
         return
-    report = {
-        "circumstances": circumstances(PACKAGES),
-        "rounds": options.rounds,
-        "rows": [asdict(row) for row in rows],
-        "goals": goals,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, rounds=options.rounds, rows=[asdict(row) for row in rows], goals=goals)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import uvicorn
 
 from benchmarks.instant import InstantModel
 from benchmarks.loading import GrpcCall, HttpCall, http_post, load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.unary import ANSWER_BYTES, PATH, QUESTION_BYTES, request_message
 from benchmarks.upstream import text_of
@@ -183,17 +183,10 @@ def main() -> None:
             f"{row['per_second']:8,.0f}/s ({row['rate_ratio']:.2f} of gRPC)  "
             f"p50 {row['p50_ms']:.3f} p99 {row['p99_ms']:.3f} ms"
         )
-    measured_ratio = next(row["rate_ratio"] for row in rows if row["side"] == JSONRPC)
-    goal = {"what": "calls per second over gRPC's", "bound": "at least", "goal": GOAL, "measured": measured_ratio}
-    print(f"goal: {goal['what']} at least {GOAL:g}: {measured_ratio:.2f}")
-    report = {
-        "circumstances": circumstances(PACKAGES),
-        "load": {"rounds": options.rounds, "callers": CALLERS, "question_bytes": QUESTION_BYTES},
-        "rows": rows,
-        "goals": [{**goal, "is_met": measured_ratio >= GOAL}],
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    ratio = next(row["rate_ratio"] for row in rows if row["side"] == JSONRPC)
+    load_of = {"rounds": options.rounds, "callers": CALLERS, "question_bytes": QUESTION_BYTES}
+    goals = [make_goal("calls per second over gRPC's", "at least", GOAL, ratio)]
+    write_report(RESULTS, PACKAGES, load=load_of, rows=rows, goals=goals)
 
 
 if __name__ == "__main__":

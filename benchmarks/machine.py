@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 def circumstances(packages: Sequence[str]) -> dict[str, Any]:
@@ -26,6 +28,21 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
         "packages": {name: version(name) for name in packages},
         "event_loop": "uvloop" if find_spec("uvloop") else "asyncio",
     }
+
+
+def make_goal(what: str, bound: str, goal: float, measured: float) -> dict[str, Any]:
+    """Return a goal with what was measured; `bound` is "at least" or "at most"."""
+    is_met = measured >= goal if bound == "at least" else measured <= goal
+    return {"what": what, "bound": bound, "goal": goal, "measured": measured, "is_met": is_met}
+
+
+def write_report(file: Path, packages: Sequence[str], **parts: Any) -> None:  # noqa: ANN401 - any JSON
+    """Write the `parts` of a report and its circumstances as JSON; print those of its goals that `make_goal` made."""
+    for goal in parts.get("goals", ()):
+        if "bound" in goal:
+            verdict = "met" if goal["is_met"] else "MISSED"
+            print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.4g}, {verdict}")
+    file.write_text(f"{json.dumps({'circumstances': circumstances(packages), **parts}, indent=2)}\n", encoding="utf-8")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

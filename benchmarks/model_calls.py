@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import statistics
 import time
 from contextlib import aclosing
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import new_event_loop, pin, two_processors, write_report
 from benchmarks.startup import resident_megabytes, running
 from benchmarks.upstream import running_upstream
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
@@ -129,8 +128,7 @@ def main() -> None:
         print(f"{row['what']:<20} {times}, share {row['ratio']}, goal {row['goal']}")
     share = memory / LITELLM_MEGABYTES
     print(f"resident with a backend: {memory:.0f} MB, {share:.2f} of LiteLLM's {LITELLM_MEGABYTES}, goal {MEMORY_GOAL}")
-    report = {"circumstances": circumstances(PACKAGES), "rows": rows, "resident_mb": round(memory, 1)}
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, rows=rows, resident_mb=round(memory, 1))
 
 
 if __name__ == "__main__":

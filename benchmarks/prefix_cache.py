@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.machine import circumstances
+from benchmarks.machine import write_report
 from benchmarks.turning import CALLER, open_core
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.tags import RESERVED_TAGS
@@ -280,8 +280,7 @@ def main() -> None:
     parser.add_argument("--url", required=True, help="address of a llama.cpp server, without /v1")
     options = parser.parse_args()
     found = asyncio.run(measure(options.url))
-    report = {"circumstances": circumstances(PACKAGES), "figures": [asdict(each) for each in found]}
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, figures=[asdict(each) for each in found])
 
 
 if __name__ == "__main__":

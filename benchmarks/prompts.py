@@ -31,7 +31,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.machine import circumstances
+from benchmarks.machine import write_report
 from reasond_server.assembly.workshops import open_python_programs
 from reasond_server.context.answers import extract_answer
 from reasond_server.dialects.code_blocks import read_blocks
@@ -322,8 +322,7 @@ def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
             "high": round(interval.high, 3),
         }
         rows[options.tasks.stem, each.way] = told
-    report = {"circumstances": circumstances(PACKAGES), **about, "figures": [*rows.values()]}
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, **about, figures=[*rows.values()])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import reasond as client_library
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.machine import new_event_loop, write_report
 from benchmarks.processes import Running, end_children_on_sigterm, reasond
 from benchmarks.unary import ANSWER_BYTES, PATH, request_message
 from benchmarks.upstream import running_upstream
@@ -305,9 +304,7 @@ def main() -> None:
     for goal in goals:
         print(f"goal: {goal['what']} {goal['goal']}: {goal['measured']:g}, {'met' if goal['is_met'] else 'MISSED'}")
     load_of = {"rounds": options.rounds, "calls": options.calls, "callers": CALLERS}
-    report = {"circumstances": circumstances(PACKAGES), "load": load_of, "rows": rows, "soak": soak, "goals": goals}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, load=load_of, rows=rows, soak=soak, goals=goals)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import circumstances, new_event_loop
+from benchmarks.machine import new_event_loop, write_report
 from benchmarks.pages import put_between
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.agents.cards import parse_card
@@ -288,9 +288,7 @@ def main() -> None:
         return
     measures = measure()
     print_table(measures)
-    report = {"circumstances": circumstances(PACKAGES), "measures": [asdict(one) for one in measures]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, measures=[asdict(one) for one in measures])
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, migrate_store, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.assembly import app
@@ -218,7 +218,7 @@ def goals_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the goals for events of the memory store compared with bare messages."""
     ratio = next(row["bare_ratio"] for row in rows if row["store"] == "memory")
     what = "CPU of an event over a bare message's, memory"
-    return [{"what": what, "bound": "at most", "goal": BARE_GOAL, "measured": ratio, "is_met": ratio <= BARE_GOAL}]
+    return [make_goal(what, "at most", BARE_GOAL, ratio)]
 
 
 def medians(found: list[Figures]) -> Figures:
@@ -249,10 +249,6 @@ def main() -> None:
             f"{row['latency_p50_ms']:.2f} ms (p99 {row['latency_p99_ms']:.2f}); unary "
             f"{row['unary_cpu_us']:.0f} us, {row['unary_p50_ms']:.2f} ms, {row['unary_ratio']:.2f} times memory"
         )
-    goals = goals_of(rows)
-    for goal in goals:
-        verdict = "met" if goal["is_met"] else "MISSED"
-        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.2f}, {verdict}")
     load = {
         "rounds": arguments.rounds,
         "flood_streams": FLOOD_STREAMS,
@@ -261,9 +257,7 @@ def main() -> None:
         "paced_gap_ms": GAP_S * MILLI,
         "unary_calls": UNARY_CALLS,
     }
-    report = {"circumstances": circumstances(PACKAGES), "load": load, "rows": rows, "goals": goals}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, load=load, rows=rows, goals=goals_of(rows))
 
 
 if __name__ == "__main__":

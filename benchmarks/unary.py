@@ -30,7 +30,7 @@ import grpc
 
 from benchmarks.instant import InstantModel
 from benchmarks.loading import GrpcCall, load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, be_measured, migrate_store, running, serve_until_told
 from benchmarks.upstream import running_upstream, text_of
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
@@ -238,12 +238,11 @@ def goals_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for (what, (bound, goal)), (side, figure) in zip(GOALS.items(), measures, strict=True):
         row = found.get((side, STORE_CALLERS))
         if row is not None and row[figure] is not None:
-            is_met = row[figure] >= goal if bound == "at least" else row[figure] <= goal
-            goals.append({"what": what, "bound": bound, "goal": goal, "measured": row[figure], "is_met": is_met})
+            goals.append(make_goal(what, bound, goal, row[figure]))
     return goals
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], goals: Sequence[Mapping[str, Any]]) -> None:
+def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the figures as a table."""
     for row in rows:
         ratio = "" if row["cpu_ratio"] is None else f"CPU {row['cpu_ratio']:.2f}, rate {row['rate_ratio']:.2f} of "
@@ -251,9 +250,6 @@ def print_rows(rows: Sequence[Mapping[str, Any]], goals: Sequence[Mapping[str, A
             f"{row['side']:<15} {row['callers']:>3} callers {row['cpu_us']:8.1f} us CPU {row['per_second']:8,.0f}/s  "
             f"p50 {row['p50_ms']:7.3f} p99 {row['p99_ms']:7.3f} ms  {ratio}{row['base'] if ratio else ''}"
         )
-    for goal in goals:
-        verdict = "met" if goal["is_met"] else "MISSED"
-        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.3f}, {verdict}")
 
 
 def serve(arguments: Sequence[str], core: int) -> None:
@@ -283,14 +279,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         rounds = rounds_of(stack, Path(name), options)
     rows = rows_of(rounds)
-    goals = goals_of(rows)
-    print_rows(rows, goals)
+    print_rows(rows)
     if options.sides != sides:
         return
     load_of = {"rounds": len(rounds), "question_bytes": QUESTION_BYTES, "answer_bytes": ANSWER_BYTES}
-    report = {"circumstances": circumstances(PACKAGES), "load": load_of, "rows": rows, "goals": goals}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, load=load_of, rows=rows, goals=goals_of(rows))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.loading import GrpcCall, HttpCall, Load, http_post, load
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
+from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
@@ -66,7 +66,7 @@ def figures_of(found: Load, *, cpu_s: float = 0.0, resident_bytes: int = 0) -> F
     )
 
 
-async def serve(base_url: str) -> None:
+async def serve(base_url: str, *, model: str) -> None:
     """Serve reasond in front of the model."""
     environ = {
         "REASOND__SERVER__HTTP_ADDRESS": "",
@@ -76,7 +76,7 @@ async def serve(base_url: str) -> None:
         "REASOND__LLM__PROVIDER": "openai",
         "REASOND__LLM__MAX_CONCURRENCY": "200",
         "REASOND__LLM__BASE_URL": base_url,
-        "REASOND__LLM__MODEL": MODEL,
+        "REASOND__LLM__MODEL": model,
     }
     async with running_server(environ=environ) as listening:
         # As `reasond serve` does.
@@ -129,16 +129,7 @@ def rows_of(rounds: Sequence[dict[str, Figures]]) -> list[dict[str, Any]]:
 def goals_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return our server's goals."""
     ours = next(row for row in rows if row["side"] == OURS)
-    return [
-        {
-            "what": what,
-            "bound": bound,
-            "goal": goal,
-            "measured": ours[what],
-            "is_met": ours[what] >= goal if bound == "at least" else ours[what] <= goal,
-        }
-        for what, bound, goal in GOALS
-    ]
+    return [make_goal(what, bound, goal, ours[what]) for what, bound, goal in GOALS]
 
 
 def main() -> None:
@@ -148,26 +139,21 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="calls of a round, as a share of the usual number")
     parser.add_argument("--core", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--model", default=MODEL, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        be_measured(serve(options.serve), core=options.core)
+        be_measured(serve(options.serve, model=options.model), core=options.core)
         return
     with ExitStack() as stack:
         rows = rows_of(rounds_of(stack, options))
-    goals = goals_of(rows)
     for row in rows:
         print(
             f"{row['side']:<17} {row['per_second']:6.1f}/s ({row['throughput_share']:.3f} of {IDEAL:.0f})  p50 "
             f"{row['p50_ms']:.1f} p99 {row['p99_ms']:.1f} ms  {row['cpu_us']:.0f} us CPU a call  "
             f"{row['resident_mib']:.0f} MiB"
         )
-    for goal in goals:
-        verdict = "met" if goal["is_met"] else "MISSED"
-        print(f"goal: {goal['what']} {goal['bound']} {goal['goal']:g}: {goal['measured']:.3f}, {verdict}")
     load_of = {"rounds": options.rounds, "callers": CALLERS, "calls": CALLS, "latency_ms": LATENCY_MS}
-    report = {"circumstances": circumstances(PACKAGES), "load": load_of, "rows": rows, "goals": goals}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, load=load_of, rows=rows, goals=goals_of(rows))
 
 
 if __name__ == "__main__":
