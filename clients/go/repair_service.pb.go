@@ -596,7 +596,9 @@ type GetRepairResponse struct {
 	// The execution.
 	Execution *Execution `protobuf:"bytes,1,opt,name=execution,proto3" json:"execution,omitempty"`
 	// How it ended; absent before.
-	Repair        *Repair `protobuf:"bytes,2,opt,name=repair,proto3" json:"repair,omitempty"`
+	Repair *Repair `protobuf:"bytes,2,opt,name=repair,proto3" json:"repair,omitempty"`
+	// What was asked for, with its parameters as they apply; absent where the server keeps no content.
+	Task          *RepairTask `protobuf:"bytes,3,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -641,6 +643,13 @@ func (x *GetRepairResponse) GetExecution() *Execution {
 func (x *GetRepairResponse) GetRepair() *Repair {
 	if x != nil {
 		return x.Repair
+	}
+	return nil
+}
+
+func (x *GetRepairResponse) GetTask() *RepairTask {
+	if x != nil {
+		return x.Task
 	}
 	return nil
 }
@@ -1048,10 +1057,11 @@ const file_reasond_v1_repair_service_proto_rawDesc = "" +
 	"\theartbeat\x18\r \x01(\v2\x15.reasond.v1.HeartbeatH\x00R\theartbeatB\a\n" +
 	"\x05event\"5\n" +
 	"\x10GetRepairRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"t\n" +
+	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"\xa0\x01\n" +
 	"\x11GetRepairResponse\x123\n" +
 	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\x12*\n" +
-	"\x06repair\x18\x02 \x01(\v2\x12.reasond.v1.RepairR\x06repair\"J\n" +
+	"\x06repair\x18\x02 \x01(\v2\x12.reasond.v1.RepairR\x06repair\x12*\n" +
+	"\x04task\x18\x03 \x01(\v2\x16.reasond.v1.RepairTaskR\x04task\"J\n" +
 	"\x15CreateSnapshotRequest\x121\n" +
 	"\bmanifest\x18\x01 \x03(\v2\x15.reasond.v1.FileEntryR\bmanifest\"d\n" +
 	"\x16CreateSnapshotResponse\x120\n" +
@@ -1145,28 +1155,29 @@ var file_reasond_v1_repair_service_proto_depIdxs = []int32{
 	25, // 14: reasond.v1.RepairStepsResponse.heartbeat:type_name -> reasond.v1.Heartbeat
 	26, // 15: reasond.v1.GetRepairResponse.execution:type_name -> reasond.v1.Execution
 	15, // 16: reasond.v1.GetRepairResponse.repair:type_name -> reasond.v1.Repair
-	27, // 17: reasond.v1.CreateSnapshotRequest.manifest:type_name -> reasond.v1.FileEntry
-	28, // 18: reasond.v1.CreateSnapshotResponse.snapshot:type_name -> reasond.v1.Snapshot
-	29, // 19: reasond.v1.Environment.format:type_name -> reasond.v1.ResultFormat
-	12, // 20: reasond.v1.ListEnvironmentsResponse.environments:type_name -> reasond.v1.Environment
-	30, // 21: reasond.v1.ListEnvironmentsResponse.level:type_name -> reasond.v1.SandboxLevel
-	0,  // 22: reasond.v1.RepairService.Repair:input_type -> reasond.v1.RepairRequest
-	2,  // 23: reasond.v1.RepairService.RepairSteps:input_type -> reasond.v1.RepairStepsRequest
-	5,  // 24: reasond.v1.RepairService.GetRepair:input_type -> reasond.v1.GetRepairRequest
-	7,  // 25: reasond.v1.RepairService.CreateSnapshot:input_type -> reasond.v1.CreateSnapshotRequest
-	9,  // 26: reasond.v1.RepairService.UploadBlobs:input_type -> reasond.v1.UploadBlobsRequest
-	11, // 27: reasond.v1.RepairService.ListEnvironments:input_type -> reasond.v1.ListEnvironmentsRequest
-	1,  // 28: reasond.v1.RepairService.Repair:output_type -> reasond.v1.RepairResponse
-	4,  // 29: reasond.v1.RepairService.RepairSteps:output_type -> reasond.v1.RepairStepsResponse
-	6,  // 30: reasond.v1.RepairService.GetRepair:output_type -> reasond.v1.GetRepairResponse
-	8,  // 31: reasond.v1.RepairService.CreateSnapshot:output_type -> reasond.v1.CreateSnapshotResponse
-	10, // 32: reasond.v1.RepairService.UploadBlobs:output_type -> reasond.v1.UploadBlobsResponse
-	13, // 33: reasond.v1.RepairService.ListEnvironments:output_type -> reasond.v1.ListEnvironmentsResponse
-	28, // [28:34] is the sub-list for method output_type
-	22, // [22:28] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	14, // 17: reasond.v1.GetRepairResponse.task:type_name -> reasond.v1.RepairTask
+	27, // 18: reasond.v1.CreateSnapshotRequest.manifest:type_name -> reasond.v1.FileEntry
+	28, // 19: reasond.v1.CreateSnapshotResponse.snapshot:type_name -> reasond.v1.Snapshot
+	29, // 20: reasond.v1.Environment.format:type_name -> reasond.v1.ResultFormat
+	12, // 21: reasond.v1.ListEnvironmentsResponse.environments:type_name -> reasond.v1.Environment
+	30, // 22: reasond.v1.ListEnvironmentsResponse.level:type_name -> reasond.v1.SandboxLevel
+	0,  // 23: reasond.v1.RepairService.Repair:input_type -> reasond.v1.RepairRequest
+	2,  // 24: reasond.v1.RepairService.RepairSteps:input_type -> reasond.v1.RepairStepsRequest
+	5,  // 25: reasond.v1.RepairService.GetRepair:input_type -> reasond.v1.GetRepairRequest
+	7,  // 26: reasond.v1.RepairService.CreateSnapshot:input_type -> reasond.v1.CreateSnapshotRequest
+	9,  // 27: reasond.v1.RepairService.UploadBlobs:input_type -> reasond.v1.UploadBlobsRequest
+	11, // 28: reasond.v1.RepairService.ListEnvironments:input_type -> reasond.v1.ListEnvironmentsRequest
+	1,  // 29: reasond.v1.RepairService.Repair:output_type -> reasond.v1.RepairResponse
+	4,  // 30: reasond.v1.RepairService.RepairSteps:output_type -> reasond.v1.RepairStepsResponse
+	6,  // 31: reasond.v1.RepairService.GetRepair:output_type -> reasond.v1.GetRepairResponse
+	8,  // 32: reasond.v1.RepairService.CreateSnapshot:output_type -> reasond.v1.CreateSnapshotResponse
+	10, // 33: reasond.v1.RepairService.UploadBlobs:output_type -> reasond.v1.UploadBlobsResponse
+	13, // 34: reasond.v1.RepairService.ListEnvironments:output_type -> reasond.v1.ListEnvironmentsResponse
+	29, // [29:35] is the sub-list for method output_type
+	23, // [23:29] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_reasond_v1_repair_service_proto_init() }

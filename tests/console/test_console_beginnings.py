@@ -208,10 +208,17 @@ async def test_a_repair_is_begun_with_a_folder_and_again_with_its_snapshot(
         await page.get_by_role("link", name="Change and run again").click()
         # The code is on the server: no folder must be chosen.
         await expect(page.get_by_text("Without a choice, the code of the repair before.")).to_be_visible()
-        await page.get_by_label("Command").fill(f'{check[0]} {check[1]} "{check[2]}"')
-        await page.get_by_label("It reports by").select_option("exit_code")
+        # Nothing is asked for again, and what the form does not show is as it was.
+        await expect(page.get_by_label("What is wrong")).to_have_value(REPAIR["description"])
+        await expect(page.locator("select[name=search]")).to_have_value("best_of_n")
+        await expect(page.get_by_label("Command").nth(1)).to_have_value(f'{held_out[0]} {held_out[1]} "{held_out[2]}"')
+        await page.get_by_label("What is wrong").fill("larger is wrong")
+        first = page.url.rpartition("/")[2]
         await page.get_by_role("button", name="Begin a repair").click()
         await expect(page.get_by_role("heading", name="The patch was accepted")).to_be_visible()
+        second = page.url.rpartition("/")[2]
+    before, again = [(await call(demo, "repair.get", execution_id=each))["task"] for each in (first, second)]
+    assert again == before | {"description": "larger is wrong"}
 
 
 async def _tab_to(page: Page, label: str) -> None:

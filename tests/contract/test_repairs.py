@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import reasond
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.repair.edits import patches
 from reasond_server.testing import Reply, ScriptedModel
@@ -36,6 +37,63 @@ async def test_a_repair_is_accepted_kept_and_found_again_under_its_request_id() 
                 assert again == got["repair"] == done
                 assert (got["execution"]["state"], got["execution"]["request_id"]) == ("succeeded", wire)
     assert len(model.requests) == 2, "a request that is sent again asks the model nothing"
+
+
+async def test_what_was_asked_for_is_told_and_can_be_asked_for_again_as_it_is() -> None:
+    asked = {
+        **TASK,
+        "checks": [
+            {**CHECK, "timeout_ms": 45_000},
+            {"name": "named", "role": "held_out", "command": "script", "format": "exit_code"},
+        ],
+        "report": {"issues": [{"rule_id": "E1", "severity": "high", "path": "calc.py", "line": 2, "message": "odd"}]},
+        "editable": ["test_*.py"],
+        "config": {"search": "best_of_n", "num_candidates": 1, "seed": 7},
+        "budget": {"max_total_tokens": 90_000, "max_elapsed_ms": 200_000},
+    }
+    with ScriptedModel([EDIT] * 3) as model:
+        async with (
+            repairing_server(model) as server,
+            reasond.AsyncClient(server.grpc, token=server.token) as client,
+        ):
+            done = (await call(server, "jsonrpc", "repair.execute", asked)).body["repair"]
+            told = (await call(server, "jsonrpc", "repair.get", {"execution_id": done["execution_id"]})).body["task"]
+            again = (await call(server, "jsonrpc", "repair.execute", told)).body["repair"]
+            retold = (await call(server, "jsonrpc", "repair.get", {"execution_id": again["execution_id"]})).body["task"]
+            message = (await client.get_repair(done["execution_id"])).task
+            result = await client.repair(message, timeout_s=200)
+            same = (await client.get_repair(result.execution_id)).task
+            whole = await call(server, "jsonrpc", "executions.list", {"strategy": "repair"})
+    assert done["is_accepted"]
+    assert again["is_accepted"]
+    assert result.is_accepted
+    assert retold == told
+    assert same == message
+    assert len(whole.body["executions"]) == 3
+    assert (told["description"], told["environment"], told["editable"]) == (
+        TASK["description"],
+        "python",
+        ["test_*.py"],
+    )
+    assert [(each["role"], each["timeout_ms"]) for each in told["checks"]] == [
+        ("reproduce", 45_000),
+        ("held_out", None),
+    ]
+    assert told["checks"][1]["command"] == "script"
+    assert (told["config"]["search"], told["config"]["seed"]) == ("best_of_n", 7)
+    assert (told["budget"]["max_total_tokens"], told["budget"]["max_elapsed_ms"]) == (90_000, 200_000)
+    assert message.report.issues[0].message == told["report"]["issues"][0]["message"] == "odd"
+    assert message.config.seed == 7
+    assert [each.HasField("timeout") for each in message.checks] == [True, False]
+
+
+async def test_a_server_that_keeps_no_content_does_not_tell_what_was_asked_for() -> None:
+    with ScriptedModel([EDIT]) as model:
+        async with repairing_server(model, REASOND__STORE__RECORD_CONTENT="false") as server:
+            done = (await call(server, "jsonrpc", "repair.execute", TASK)).body["repair"]
+            for wire in WIRES:
+                got = (await call(server, wire, "repair.get", {"execution_id": done["execution_id"]})).body
+                assert got.get("task") is None
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -123,7 +123,7 @@ def fill_task(message: execution_pb2.ReasoningTask, task: Task, *, strategy: str
     _fill_config(message, task.config, strategy=task.strategy or strategy)
     message.agent = task.agent or ""
     message.agent_capabilities.extend(task.agent_capabilities)
-    _fill_budget(message.budget, task.budget)
+    fill_budget(message.budget, task.budget)
     message.system = task.system
     message.history.extend(map(build_history_message, task.history))
     if task.model is not None:
@@ -139,14 +139,14 @@ def _fill_config(message: execution_pb2.ReasoningTask, config: Json, *, strategy
     if not config:
         return
     if strategy in _TYPED:
-        _fill_typed(getattr(message, strategy), config)
+        fill_typed(getattr(message, strategy), config)
     else:
         # Without the name nobody could say whose configuration it is.
         message.strategy = strategy
         fill_struct(message.custom, config)
 
 
-def _fill_typed(message: Message, config: Json) -> None:
+def fill_typed(message: Message, config: Json) -> None:
     """Write the parameters of a strategy; those that are not set are left out, as its proto has them."""
     message.SetInParent()
     for field in message.DESCRIPTOR.fields:
@@ -159,7 +159,8 @@ def _fill_typed(message: Message, config: Json) -> None:
         setattr(message, field.name, value)
 
 
-def _fill_budget(message: execution_pb2.Budget, budget: Budget) -> None:
+def fill_budget(message: execution_pb2.Budget, budget: Budget) -> None:
+    """Write the bounds that are set."""
     for name in ("max_total_tokens", "max_model_calls", "max_tool_calls", "max_output_tokens"):
         if (bound := getattr(budget, name)) is not None:
             setattr(message, name, bound)

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from reasond.v1 import execution_pb2, repair_service_pb2_grpc, repairs_pb2
 from reasond.v1 import repair_service_pb2 as pb
-from reasond.v1 import repair_service_pb2_grpc, repairs_pb2
 from reasond_server.errors.base import ReasondError
 from reasond_server.grpc_api.guard import get_current_principal
 from reasond_server.grpc_api.message_writers import Alternatives, fill, fill_timestamp
+from reasond_server.grpc_api.reasoning_servicer import fill_budget, fill_typed
 from reasond_server.grpc_api.requests import (
     invalid,
     prefix_fields,
@@ -125,6 +126,22 @@ def build_repair_event_message(event: StreamEvent) -> pb.RepairStepsResponse:
     return message
 
 
+def _fill_task(message: repairs_pb2.RepairTask, task: RepairTask) -> None:
+    """Write `task`, so that it can be asked for again."""
+    message.description, message.environment = task.description, task.environment
+    if task.snapshot_id:
+        message.snapshot_id = task.snapshot_id
+    getattr(message, task.goal).SetInParent()
+    for check in task.checks:
+        told = fill(message.checks.add(), check)
+        if not check.timeout_s:
+            told.ClearField("timeout")
+    fill(message.report, task.report)
+    message.editable.extend(task.editable)
+    fill_typed(message.config, task.config)
+    fill_budget(message.budget, task.budget)
+
+
 def build_snapshot_response(snapshot: Snapshot) -> pb.CreateSnapshotResponse:
     """Return a snapshot and what is missing of it."""
     return pb.CreateSnapshotResponse(snapshot=fill(repairs_pb2.Snapshot(), snapshot), missing=snapshot.missing)
@@ -220,7 +237,13 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         """Return a repair, with its result once it has ended."""
         del context
         execution_id = require_id(request.execution_id, field="execution_id")
-        return fill(pb.GetRepairResponse(), await self._service.get(get_current_principal(), execution_id))
+        found = await self._service.get(get_current_principal(), execution_id)
+        response = pb.GetRepairResponse(execution=fill(execution_pb2.Execution(), found.execution))
+        if found.repair is not None:
+            fill(response.repair, found.repair)
+        if found.task is not None:
+            _fill_task(response.task, found.task)
+        return response
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         """Keep a manifest and name the contents that are missing."""

@@ -26,8 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.agents.directory import RegisteredAgent
-    from reasond_server.types import Execution, HistoryMessage, Image, Metrics, StreamEvent, Task, ToolCall, ToolResult
-    from reasond_server.types.repairs import RepairView, Snapshot
+    from reasond_server.types import (
+        Budget,
+        Execution,
+        HistoryMessage,
+        Image,
+        Metrics,
+        StreamEvent,
+        Task,
+        ToolCall,
+        ToolResult,
+    )
+    from reasond_server.types.repairs import RepairTask, RepairView, Snapshot
     from reasond_server.types.turns import Turn, TurnConversation, TurnResult
 
 JsonObject = dict[str, Any]
@@ -147,15 +157,19 @@ def build_result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
 def build_task_json(task: Task) -> JsonObject:
     """Return `task` as the parameters of `reasoning.execute` that ask for it again."""
     params = asdict(task)
-    budget = params["budget"]
-    elapsed_s = budget.pop("max_elapsed_s")
-    budget["max_elapsed_ms"] = None if elapsed_s is None else milliseconds(elapsed_s)
+    params["budget"] = _build_budget_json(task.budget)
     params["strategy_config"] = params.pop("config")
     params["images"] = _list_images(task.images)
     params["history"] = [_build_message_json(message) for message in task.history]
     # It is no parameter: the protocol that the task came by wrote it.
     del params["echo_json"]
     return params
+
+
+def _build_budget_json(budget: Budget) -> JsonObject:
+    params = asdict(budget)
+    elapsed_s = params.pop("max_elapsed_s")
+    return {**params, "max_elapsed_ms": None if elapsed_s is None else milliseconds(elapsed_s)}
 
 
 def _build_message_json(message: HistoryMessage) -> JsonObject:
@@ -296,7 +310,17 @@ def build_repair_view_json(view: RepairView) -> JsonObject:
     return {
         "execution": build_execution_json(view.execution),
         "repair": None if view.repair is None else build_kind_json(view.repair),
+        "task": None if view.task is None else _build_repair_task_json(view.task),
     }
+
+
+def _build_repair_task_json(task: RepairTask) -> JsonObject:
+    """Return `task` as the parameters of `repair.execute` that ask for it again; its code is a snapshot."""
+    params = asdict(task)
+    params["budget"] = _build_budget_json(task.budget)
+    for check in params["checks"]:
+        check["timeout_ms"] = milliseconds(check.pop("timeout_s")) or None
+    return params
 
 
 def build_snapshot_json(snapshot: Snapshot) -> JsonObject:

@@ -84,12 +84,13 @@ def _open_stream(
 
 
 async def _read_partial(service: RepairService, caller: Principal, execution_id: str) -> dict[str, Any]:
-    """Return a failed repair, in the form in which the error of its call shows it."""
-    return build_repair_view_json(await service.get(caller, execution_id))
+    """Return a failed repair, in the form in which the error of its call shows it: without what was asked for."""
+    found = build_repair_view_json(await service.get(caller, execution_id))
+    return {name: each for name, each in found.items() if name != "task"}
 
 
 async def _get(service: RepairService, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
-    return await _read_partial(service, caller, params.execution_id)
+    return build_repair_view_json(await service.get(caller, params.execution_id))
 
 
 async def _create(service: RepairService, caller: Principal, params: CreateSnapshotParams) -> dict[str, Any]:

@@ -382,10 +382,14 @@ class Repair(LastEvent):
 
 @value
 class RepairView:
-    """A repair for callers: its execution, and how it ended; None before that."""
+    """A repair for callers: its execution, and how it ended; None before that.
+
+    `task` is what was asked for, with its parameters as they apply; None where it is not kept.
+    """
 
     execution: Execution
     repair: Repair | None = None
+    task: RepairTask | None = None
 
 
 @value

@@ -5,6 +5,7 @@ import { Ask } from "./ask.js";
 import { AskRepair } from "./ask_repair.js";
 import { AskTurn } from "./ask_turn.js";
 import { Comparison } from "./compare.js";
+import { Evaluation } from "./eval.js";
 import { Executions, Turns } from "./list.js";
 import { Run } from "./run.js";
 import { forgetToken, hasToken, link, refuseToken, takeToken, takeTokenFromAddress } from "./rpc.js";
@@ -13,6 +14,7 @@ const NAVIGATION = [
   ["#/", "Runs"],
   ["#/turns", "Turns"],
   ["#/ask", "Begin"],
+  ["#/eval", "Eval"],
 ];
 
 // The forms that begin something are one place in the navigation.
@@ -33,6 +35,7 @@ function screenOf(address) {
   if (name === "ask") return html`<${Ask} key="ask" from=${ids[0]} />`;
   if (name === "ask_turn") return html`<${AskTurn} key="ask_turn" from=${ids[0]} />`;
   if (name === "ask_repair") return html`<${AskRepair} key="ask_repair" from=${ids[0]} />`;
+  if (name === "eval") return html`<${Evaluation} key="eval" />`;
   return html`<${Executions} key="runs" />`;
 }
 

@@ -4,7 +4,7 @@ import { html } from "./dom.js";
 import { Area, Beginning, Budget, filled, readBudget } from "./begin.js";
 import { readFolder } from "./files.js";
 import { number } from "./format.js";
-import { call, events } from "./rpc.js";
+import { call } from "./rpc.js";
 
 const ROLES = [
   ["reproduce", "fails now, shall pass"],
@@ -24,16 +24,7 @@ const QUOTED = /"([^"]*)"|'([^']*)'|(\S+)/g;
 // The words of a command line; no shell reads it, so quotes only keep blanks together.
 const argvOf = (line) => [...line.matchAll(QUOTED)].map(([, double, single, plain]) => double ?? single ?? plain);
 
-// What an earlier repair began with: its code is kept as a snapshot.
-async function readStart(id) {
-  const leaving = new AbortController();
-  try {
-    for await (const { data } of events("executions.follow", { execution_id: id }, leaving.signal)) return data.started;
-  } finally {
-    leaving.abort();
-  }
-  return undefined;
-}
+const lineOf = ({ command, argv = [] }) => command || argv.map((word) => (/^[^\s"']+$/.test(word) ? word : word.includes('"') ? `'${word}'` : `"${word}"`)).join(" ");
 
 export class AskRepair extends Beginning {
   title = "Begin a repair";
@@ -42,8 +33,9 @@ export class AskRepair extends Beginning {
 
   async load() {
     const { environments, commands } = await call("repair.list_environments");
-    const before = this.props.from ? await readStart(this.props.from) : undefined;
-    return { environments, commands, before: before ?? {}, checks: 1, found: null };
+    const told = this.props.from ? await call("repair.get", { execution_id: this.props.from }) : {};
+    const before = told.task ?? {};
+    return { environments, commands, before, checks: before.checks?.length || 1, found: null };
   }
 
   async params(form) {
@@ -52,18 +44,21 @@ export class AskRepair extends Beginning {
     const found = Array.from({ length: checks }, (_, place) => {
       const line = form.get(`check-${place}`).trim();
       const role = form.get(`role-${place}`);
-      const run = commands.includes(line) ? { command: line } : { argv: argvOf(line) };
-      return line && filled({ name: `${role}-${place + 1}`, role, format: form.get(`format-${place}`), ...run });
+      const known = before.checks?.[place];
+      const isKnown = known && lineOf(known) === line;
+      const run = commands.includes(line) ? { command: line } : { argv: isKnown ? known.argv : argvOf(line) };
+      return line && filled({ name: `${role}-${place + 1}`, ...(isKnown && known), role, format: form.get(`format-${place}`), ...run });
     });
     return filled({
+      ...before, // What the form has no field for is asked again as it was.
       goal: form.get("goal"),
       description: form.get("description"),
       environment: form.get("environment"),
       files: files.length ? files : undefined,
       snapshot_id: files.length ? undefined : before.snapshot_id,
       checks: found.filter(Boolean),
-      config: filled({ search: form.get("search"), max_candidates: Number(form.get("max_candidates")) || undefined }),
-      budget: readBudget(form),
+      config: filled({ ...before.config, search: form.get("search"), max_candidates: Number(form.get("max_candidates")) || undefined }),
+      budget: readBudget(form, before.budget),
       keep_running: true,
     });
   }
@@ -72,7 +67,7 @@ export class AskRepair extends Beginning {
     const { environments, commands, before, checks, found } = this.state;
     const count = ({ target }) => this.setState({ found: target.files.length });
     return html`${!environments.length && html`<p class="note">This server has no environment for checks: [repair.environments] of its configuration.</p>`}
-      <${Area} label="What is wrong, or wanted" name="description" rows="3" maxlength="100000" />
+      <${Area} label="What is wrong, or wanted" name="description" rows="3" value=${before.description} maxlength="100000" />
       <div class="pair">
         <label>Folder of the code <input type="file" name="folder" webkitdirectory required=${!before.snapshot_id} onChange=${count} />
           <small>${found !== null ? `${number(found)} files; what tools make and fetch is left out.` : before.snapshot_id ? "Without a choice, the code of the repair before." : "Nothing is sent before you begin."}</small>
@@ -82,24 +77,24 @@ export class AskRepair extends Beginning {
       </div>
       <fieldset>
         <legend>Checks: commands with their arguments${commands.length ? `, or one of ${commands.join(", ")}` : ""}</legend>
-        ${Array.from({ length: checks }, (_, place) => html`<${CheckFields} key=${place} place=${place} />`)}
+        ${Array.from({ length: checks }, (_, place) => html`<${CheckFields} key=${place} place=${place} known=${before.checks?.[place]} />`)}
         <button type="button" onClick=${() => this.setState({ checks: checks + 1 })}>Another check</button>
       </fieldset>
       <fieldset>
         <legend>Search; what is left empty takes the server's value</legend>
         <div class="grid">
-          <label>Search <select name="search">${SEARCHES.map((each) => html`<option key=${each} value=${each}>${each || "the server's"}</option>`)}</select></label>
-          <label>Most candidates <input type="number" name="max_candidates" min="1" /></label>
+          <label>Search <select name="search">${SEARCHES.map((each) => html`<option key=${each} value=${each} selected=${each === before.config?.search}>${each || "the server's"}</option>`)}</select></label>
+          <label>Most candidates <input type="number" name="max_candidates" min="1" defaultValue=${before.config?.max_candidates ?? ""} /></label>
         </div>
       </fieldset>
-      <${Budget} />`;
+      <${Budget} value=${before.budget} />`;
   }
 }
 
-const Options = ({ options }) => options.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`);
+const Options = ({ options, chosen }) => options.map(([value, text]) => html`<option key=${value} value=${value} selected=${value === chosen}>${text}</option>`);
 
-const CheckFields = ({ place }) => html`<div class="check-fields">
-  <label>Command <input name=${`check-${place}`} placeholder="python3 -m pytest -q" /></label>
-  <label>Meaning <select name=${`role-${place}`}><${Options} options=${ROLES} /></select></label>
-  <label>It reports by <select name=${`format-${place}`}><${Options} options=${FORMATS} /></select></label>
+const CheckFields = ({ place, known = {} }) => html`<div class="check-fields">
+  <label>Command <input name=${`check-${place}`} defaultValue=${lineOf(known)} placeholder="python3 -m pytest -q" /></label>
+  <label>Meaning <select name=${`role-${place}`}><${Options} options=${ROLES} chosen=${known.role} /></select></label>
+  <label>It reports by <select name=${`format-${place}`}><${Options} options=${FORMATS} chosen=${known.format ?? ""} /></select></label>
 </div>`;

@@ -43,12 +43,14 @@ export class Comparison extends Component {
           <thead>
             <tr>
               <th scope="col"><span class="hidden">Figure</span></th>
-              ${views.map((view, side) => html`<th scope="col" class="right" key=${side}>${"AB"[side]}: <a href=${`#/run/${ids[side]}`}>${view.title}</a></th>`)}
+              ${views.map((view, side) => html`<th scope="col" class="right" key=${side}>${"AB"[side]}: <a href=${`#/run/${ids[side]}`}>${breakable(view.title)}</a></th>`)}
               <th scope="col" class="right">B against A</th>
             </tr>
           </thead>
           <tbody>
-            ${FIGURES.map(([name, read, showOne]) => html`<${FigureRow} key=${name} name=${name} values=${views.map(read)} showOne=${showOne} />`)}
+            ${FIGURES.map(([name, read, showOne]) => [name, views.map(read), showOne])
+              .filter(([, values]) => values.some((each) => each !== undefined))
+              .map(([name, values, showOne]) => html`<${FigureRow} key=${name} name=${name} values=${values} showOne=${showOne} />`)}
           </tbody>
         </table></div>
         <h2>Steps on one axis: ${duration(span)}</h2>
@@ -58,6 +60,9 @@ export class Comparison extends Component {
         </div>`}`;
   }
 }
+
+// A long name may be broken after each of its words.
+const breakable = (name) => name.split("_").flatMap((word, place) => (place ? ["_", html`<wbr />`, word] : [word]));
 
 const usageOf = (view) => view.completed?.metrics?.usage ?? view.completed?.usage;
 

@@ -151,7 +151,6 @@ export class Run extends Component {
           ["Time", duration(isOver ? view.end - view.begin : Date.now() - full.begin)],
           ["Begun", clock(new Date(full.begin).toISOString())],
           ["Model", started?.model || "–"],
-          ["Ended as", completed ? words(completed.finish_reason) : "not yet"],
         ]}
       />
       <div class="halves">

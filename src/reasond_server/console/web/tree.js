@@ -3,9 +3,12 @@
 import { html } from "./dom.js";
 import { plural } from "./format.js";
 
-const NODE_X = 220;
+const FIRST_X = 80; // Nothing is written at the origin.
+const LEAST_X = 220;
+const MOST_X = 460;
+const MARGIN = 220;
 const NODE_Y = 48;
-const SHOWN_CHARACTERS = 27;
+const CHARACTER_X = 7.8;
 const MOST_NODES = 400;
 
 // Leaves stand below one another, and a parent in the middle of its children.
@@ -18,20 +21,23 @@ function layOut(given) {
   }
   let leaves = 0;
   const put = (node, depth) => {
-    node.x = depth * NODE_X;
+    node.depth = depth;
     node.children.forEach((child) => put(child, depth + 1));
     const { children } = node;
     node.y = children.length ? (children[0].y + children.at(-1).y) / 2 : leaves++ * NODE_Y;
   };
   const origin = { children: roots };
   put(origin, 0);
-  return { origin, all: [...nodes.values()], height: Math.max(1, leaves) * NODE_Y };
+  const all = [...nodes.values()];
+  const columns = Math.max(1, ...all.map((each) => each.depth));
+  const step = Math.max(LEAST_X, Math.min(MOST_X, (Math.min(innerWidth, 1400) - MARGIN) / columns));
+  for (const node of [origin, ...all]) node.x = node.depth && FIRST_X + (node.depth - 1) * step;
+  return { origin, all, step, width: FIRST_X + columns * step, height: Math.max(1, leaves) * NODE_Y };
 }
 
 // Nodes are {id, parentId, place, text, title, mark, share, isPruned, isBest}; `place` is that of its step.
 export function Tree({ nodes, title, label, legend, chosen, onChoose }) {
-  const { origin, all, height } = layOut(nodes);
-  const width = Math.max(0, ...all.map((each) => each.x)) + 1.3 * NODE_X;
+  const { origin, all, step, width, height } = layOut(nodes);
   const edges = [origin, ...all].flatMap((node) => node.children.map((child) => [node, child]));
   const left = nodes.length - all.length;
   return html`<section>
@@ -42,19 +48,19 @@ export function Tree({ nodes, title, label, legend, chosen, onChoose }) {
     </p>
     <div class="scroll tree" tabindex="0" role="region" aria-label=${label}>
       <svg role="img" aria-label=${`${plural(all.length, "node")}; the list of steps names them`} width=${width} height=${height} viewBox=${`-14 -30 ${width} ${height}`}>
-        ${edges.map(([from, to]) => html`<path key=${to.id} class=${to.isPruned ? "edge pruned" : "edge"} d=${`M${from.x},${from.y} C${from.x + 70},${from.y} ${to.x - 70},${to.y} ${to.x},${to.y}`} />`)}
+        ${edges.map(([from, to]) => html`<path key=${to.id} class=${to.isPruned ? "edge pruned" : "edge"} d=${`M${from.x},${from.y} C${(from.x + to.x) / 2},${from.y} ${(from.x + to.x) / 2},${to.y} ${to.x},${to.y}`} />`)}
         <circle cx=${origin.x} cy=${origin.y} r="6" class="node" />
-        ${all.map((node) => html`<${Node} key=${node.id} node=${node} isChosen=${node.place === chosen} onChoose=${onChoose} />`)}
+        ${all.map((node) => html`<${Node} key=${node.id} node=${node} most=${Math.floor(step / CHARACTER_X)} isChosen=${node.place === chosen} onChoose=${onChoose} />`)}
       </svg>
     </div>
   </section>`;
 }
 
-function Node({ node, isChosen, onChoose }) {
+function Node({ node, most, isChosen, onChoose }) {
   const name = `node${node.isPruned ? " pruned" : ""}${node.isBest ? " best" : ""}${isChosen ? " chosen" : ""}`;
   return html`<g onClick=${() => onChoose(node.place)}>
     <title>${node.title}</title>
     <circle cx=${node.x} cy=${node.y} r=${5 + 6 * node.share} class=${name} />
-    <text x=${node.x - 8} y=${node.y - 11 - 6 * node.share}>${node.mark} ${node.text.length > SHOWN_CHARACTERS ? `${node.text.slice(0, SHOWN_CHARACTERS)}…` : node.text}</text>
+    <text x=${node.x - 8} y=${node.y - 11 - 6 * node.share}>${node.mark} ${node.text.length > most ? `${node.text.slice(0, most - 1)}…` : node.text}</text>
   </g>`;
 }

@@ -145,7 +145,9 @@ export function ledgerOf(steps, known = []) {
 // Votes by answer, the most first: counted from the samples until the run says them.
 export function votesOf(view) {
   const told = view.completed?.metrics?.strategy_specific;
-  if (told?.votes) return told.votes.map((each) => ({ ...each, score: null }));
+  // Votes are counted by a form that equal answers share; people read what one of them said.
+  const said = new Map(view.steps.map(({ detail }) => [detail.normalized_answer, detail.answer]).reverse());
+  if (told?.votes) return told.votes.map((each) => ({ ...each, answer: said.get(each.answer) || each.answer, score: null }));
   if (told?.answers) return told.answers;
   const counts = new Map();
   for (const { kind, detail } of view.steps) {
@@ -153,6 +155,6 @@ export function votesOf(view) {
     const answer = detail.normalized_answer ?? detail.answer;
     if (isVote && answer) counts.set(answer, (counts.get(answer) ?? 0) + 1);
   }
-  const found = [...counts].map(([answer, votes]) => ({ answer, votes, score: null }));
+  const found = [...counts].map(([answer, votes]) => ({ answer: said.get(answer) || answer, votes, score: null }));
   return found.sort((one, other) => other.votes - one.votes);
 }

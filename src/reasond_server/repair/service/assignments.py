@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,7 +13,7 @@ from reasond_server.base.violations import list_violations, suggest_nearest
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.repair.search.repair_policy import RepairParameters
-from reasond_server.runs.plan import build_foreign_plan_error
+from reasond_server.runs.plan import PlanError, build_foreign_plan_error, read_work
 from reasond_server.types import Budget, build_row
 from reasond_server.types.repairs import (
     Check,
@@ -156,6 +156,15 @@ def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any
         )
     except (AttributeError, KeyError, TypeError, ValueError):
         raise build_foreign_plan_error() from None
+
+
+def read_planned_repair(plan: str) -> RepairTask | None:
+    """Return what was asked for, with its parameters; None if the plan is not kept, or another version wrote it."""
+    try:
+        assignment = read_assignment(read_work(plan))
+    except PlanError:
+        return None
+    return replace(assignment.task, config=describe_parameters(assignment.parameters))
 
 
 def _read_check(row: Json) -> Check:

@@ -19,7 +19,7 @@ from reasond_server.errors.request import InvalidConfigError, InvalidRequestErro
 from reasond_server.executions.desk import note_concerned
 from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.repair.results.outcomes import MOST_RUNS
-from reasond_server.repair.service.assignments import RepairAssignment, resolve_parameters
+from reasond_server.repair.service.assignments import RepairAssignment, read_planned_repair, resolve_parameters
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
@@ -309,9 +309,10 @@ class RepairService:
         Raises:
             ExecutionNotFoundError: this caller has no such repair.
         """
-        log = await self._desk.read(caller, execution_id)
+        log = await self._desk.read(caller, execution_id, with_plan=True)
         last = log.events[-1].event if log.events else None
-        return RepairView(execution=log.execution, repair=last if isinstance(last, Repair) else None)
+        ended = last if isinstance(last, Repair) else None
+        return RepairView(execution=log.execution, repair=ended, task=read_planned_repair(log.plan))
 
     async def create_snapshot(self, caller: Principal, entries: Sequence[FileEntry]) -> Snapshot:
         """Keep a manifest and return it with the digests of the contents that are missing.

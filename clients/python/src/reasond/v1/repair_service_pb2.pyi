@@ -240,6 +240,7 @@ class GetRepairResponse(google.protobuf.message.Message):
 
     EXECUTION_FIELD_NUMBER: builtins.int
     REPAIR_FIELD_NUMBER: builtins.int
+    TASK_FIELD_NUMBER: builtins.int
     @property
     def execution(self) -> reasond.v1.execution_pb2.Execution:
         """The execution."""
@@ -248,14 +249,19 @@ class GetRepairResponse(google.protobuf.message.Message):
     def repair(self) -> reasond.v1.repairs_pb2.Repair:
         """How it ended; absent before."""
 
+    @property
+    def task(self) -> reasond.v1.repairs_pb2.RepairTask:
+        """What was asked for, with its parameters as they apply; absent where the server keeps no content."""
+
     def __init__(
         self,
         *,
         execution: reasond.v1.execution_pb2.Execution | None = ...,
         repair: reasond.v1.repairs_pb2.Repair | None = ...,
+        task: reasond.v1.repairs_pb2.RepairTask | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["execution", b"execution", "repair", b"repair"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["execution", b"execution", "repair", b"repair"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["execution", b"execution", "repair", b"repair", "task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["execution", b"execution", "repair", b"repair", "task", b"task"]) -> None: ...
 
 global___GetRepairResponse = GetRepairResponse
 
