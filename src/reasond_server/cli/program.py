@@ -22,7 +22,7 @@ COMMANDS: Final = MappingProxyType(
         "turn": ("turn", "Run a turn of a conversation and watch it."),
         "repair": ("repair", "Have failing code repaired and watch it."),
         "init": ("init", "Write a config.toml for a model server."),
-        "install": ("install", "Print what Codex, Cline, Open WebUI or VS Code need to use a server."),
+        "install": ("install", "Print what Codex, Claude Code, Cline, Open WebUI or VS Code need to use a server."),
         "serve": ("serve", "Serve until SIGTERM or Ctrl-C."),
         "mcp": ("mcp_stdio", "Serve an MCP host on this machine over stdin and stdout."),
         "worker": ("worker", "Work for the engine of repairs until SIGTERM or Ctrl-C."),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
     from rich.console import Console
 
 
@@ -111,6 +112,16 @@ def format_seconds(span_s: float) -> str:
     if span_s < 1:
         return f"{span_s * 1000:.0f} ms"
     return f"{span_s:.1f} s"
+
+
+def format_time(moment: Timestamp) -> str:
+    """Return `moment` in UTC, to the second."""
+    return f"{moment.ToDatetime():%Y-%m-%dT%H:%M:%SZ}"
+
+
+def describe_state(message: Any) -> str:  # noqa: ANN401 - an Execution or a Turn
+    """Return how an execution has ended, or what it does before: not every one that succeeded has an answer."""
+    return get_enum_name(message, "finish_reason" if message.finish_reason else "state").lower()
 
 
 def get_enum_name(message: Any, name: str) -> str:  # noqa: ANN401 - any message with an enum of that name

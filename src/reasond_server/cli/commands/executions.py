@@ -17,7 +17,7 @@ from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.repair import RepairDisplay
 from reasond_server.cli.show.run import HumanOutput, RunLines
 from reasond_server.cli.show.turn import TurnDisplay
-from reasond_server.cli.terminal import choose_stream, fit_line, get_enum_name, sanitize, write
+from reasond_server.cli.terminal import choose_stream, describe_state, fit_line, format_time, sanitize, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,9 +140,8 @@ class _ExecutionOutput:
 
 def format_execution(execution: Execution) -> str:
     """Return an execution on one line."""
-    state = get_enum_name(execution, "state").lower()
     tokens = execution.usage.input_tokens + execution.usage.output_tokens
-    words = [sanitize(execution.execution_id), state, execution.create_time.ToJsonString()]
+    words = [sanitize(execution.execution_id), describe_state(execution), format_time(execution.create_time)]
     spent = f"{tokens:,} tokens{format_cost(execution.usage)}"
     asked = [fit_line(execution.question, _LISTED_WIDTH)] if execution.question else []
     return "  ".join([*words, sanitize(execution.strategy), spent, *asked])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from reasond import LedgerState
 from reasond_server.cli.show.live import Display
-from reasond_server.cli.terminal import fit_line, get_enum_name, sanitize
+from reasond_server.cli.terminal import describe_state, fit_line, format_time, get_enum_name, sanitize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def format_event(event: ExecuteTurnResponse) -> Iterator[str]:
 
 def format_handoff(handoff: HandedOff) -> Iterator[str]:
     """Yield the calls that a turn waits for."""
-    yield f"waits for {len(handoff.calls)} of your calls until {handoff.expire_time.ToJsonString()}:"
+    yield f"waits for {len(handoff.calls)} of your calls until {format_time(handoff.expire_time)}:"
     yield from (f"   {format_pending(pending)}" for pending in handoff.calls)
 
 
@@ -102,16 +102,17 @@ def format_turn_details(turn: Turn, result: TurnResult | None) -> Iterator[str]:
 
 def format_turn(turn: Turn) -> str:
     """Return a turn on one line."""
-    words = [sanitize(turn.turn_id), get_enum_name(turn, "state").lower(), turn.create_time.ToJsonString()]
+    words = [sanitize(turn.turn_id), describe_state(turn), format_time(turn.create_time)]
     words += [f"mode {sanitize(turn.mode)}"] if turn.mode else []
-    return "  ".join([*words, *([f"session {sanitize(turn.session_id)}"] if turn.session_id else [])])
+    words += [f"session {sanitize(turn.session_id)}"] if turn.session_id else []
+    return "  ".join([*words, *([fit_line(turn.question, _WIDTH)] if turn.question else [])])
 
 
 def format_session(session: Session) -> str:
     """Return a session on one line."""
     turns = f"{session.turn_count} turn{'' if session.turn_count == 1 else 's'}"
     words = [sanitize(session.session_id), f"revision {session.revision}", turns, f"mode {sanitize(session.mode)}"]
-    words.append(f"changed {session.update_time.ToJsonString()}")
+    words.append(f"changed {format_time(session.update_time)}")
     return "  ".join([*words, *([f"open {sanitize(session.open_turn_id)}"] if session.open_turn_id else [])])
 
 

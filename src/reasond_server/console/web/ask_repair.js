@@ -9,7 +9,7 @@ import { call } from "./rpc.js";
 const ROLES = [
   ["reproduce", "fails now, shall pass"],
   ["regression", "passes now, shall go on passing"],
-  ["held_out", "judges the winner alone"],
+  ["held_out", "judges the winner"],
 ];
 const FORMATS = [
   ["", "the environment's"],

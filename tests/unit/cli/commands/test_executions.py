@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from reasond.v1 import execution_service_pb2 as executions_pb
 from reasond.v1 import reasoning_service_pb2 as pb
@@ -13,6 +14,7 @@ from reasond.v1.execution_pb2 import (
     Execution,
     ExecutionStarted,
     ExecutionState,
+    FinishReason,
     Iteration,
     Reasoning,
     ReasoningTask,
@@ -23,7 +25,7 @@ from reasond.v1.repairs_pb2 import Repair
 from reasond.v1.strategies_pb2 import Thought
 from reasond.v1.turn_service_pb2 import ExecuteTurnResponse
 from reasond.v1.turns_pb2 import TurnResult
-from reasond_server.cli.commands.executions import follow, list_executions, show_execution
+from reasond_server.cli.commands.executions import follow, format_execution, list_executions, show_execution
 from reasond_server.cli.outcome import CommandError, ExitCode
 from tests.unit.cli.commands.test_turn import connect_to
 from tests.unit.client.conftest import ScriptedServer
@@ -65,6 +67,13 @@ def test_executions_are_listed_by_state_and_time(server: ScriptedServer, capsys:
     assert (asked.strategy, asked.state) == ("react", ExecutionState.EXECUTION_STATE_SUCCEEDED)
     assert asked.create_time_after.ToDatetime(UTC) == datetime(2026, 11, 23, 10, tzinfo=UTC)
     assert asked.create_time_before.seconds == datetime(2026, 11, 24).astimezone().timestamp()
+
+
+def test_a_line_says_how_it_ended_and_when_it_began_to_the_second() -> None:
+    cut = Execution(create_time=Timestamp(seconds=86_399, nanos=999_999_999))
+    cut.MergeFrom(EXECUTION)
+    cut.finish_reason = FinishReason.FINISH_REASON_BUDGET_EXHAUSTED
+    assert format_execution(cut) == "e1  budget_exhausted  1970-01-01T23:59:59Z  chain_of_thought  1,234 tokens"
 
 
 @pytest.mark.parametrize(
