@@ -147,5 +147,28 @@ def test_the_page_for_authors_quotes_a_strategy_of_the_server_as_it_is() -> None
     assert f"```python\n{file.read_text(encoding='utf-8')}```" in page
 
 
+def test_a_block_that_is_not_run_names_the_test_that_does_or_what_is_missing() -> None:
+    untested = {
+        "compiles the standard library of Go",
+        "installs into the environment of the tests",
+        "installs packages; the package has no public address yet",
+        "needs Debian's ruby-grpc-tools",
+        "needs grpc_php_plugin",
+        "these run the suite that runs this page",
+        "stays up until it is stopped; these blocks are run against such a server",
+        "writes into the tree",
+        ".ci/run runs it, and with it this page",
+        "makes an environment of its own; tests/integration runs the demo",
+    }
+    named = re.compile(r"\btests/[\w/]+(?:\.py)?")
+    skipped = {(identity(snippet), snippet.skip) for snippet in FOUND if snippet.skip}
+    lost = {
+        (place, skip)
+        for place, skip in skipped
+        if skip not in untested and not any((ROOT / path).exists() for path in named.findall(skip))
+    }
+    assert lost == set()
+
+
 def test_the_readme_has_snippets() -> None:
     assert any(snippet.path == ROOT / "README.md" for snippet in FOUND)

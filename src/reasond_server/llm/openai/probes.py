@@ -36,7 +36,7 @@ _USUAL_STOPS = 4
 _REFUSALS = range(400, 600)
 _NOT_ALLOWED = (401, 403)
 _MISSING = 404
-_OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang"}
+_OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
 _LONG_WORDS = 40_000
 # OpenAI and others cache prompts of 1,024 tokens and more.
 _CACHED_WORDS = 1_500
