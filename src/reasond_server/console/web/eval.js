@@ -6,6 +6,7 @@ import { Problem } from "./parts.js";
 
 const Z = 1.959963984540054; // The 97.5 % quantile of the normal distribution: intervals cover 95 %.
 const MOST_WRONG = 200;
+const MOST_SHOWN = 100;
 const MOST_WIDTH = 900;
 const HEIGHT = 300;
 const LEFT = 48;
@@ -39,12 +40,11 @@ function readTrials(text) {
   return [...found.values()];
 }
 
-// The figures of each way. An efficient one is beaten by no other in right answers and tokens at once.
+// The figures of each way, the cheapest first. An efficient one is beaten by no other in right answers and tokens at once.
 function waysOf(trials) {
-  const ways = [...Map.groupBy(trials, (each) => each.way)].map(([name, own], place) => {
+  const ways = [...Map.groupBy(trials, (each) => each.way)].map(([name, own]) => {
     const right = own.filter((each) => each.is_right).length;
     return {
-      letter: String.fromCharCode(65 + place),
       name,
       n: own.length,
       right,
@@ -56,8 +56,9 @@ function waysOf(trials) {
       cost: own.every((each) => Number.isFinite(each.cost_usd)) ? mean(own, (each) => each.cost_usd) : null,
     };
   });
+  ways.sort((one, other) => one.tokens - other.tokens);
   const beats = (one, other) => one.share >= other.share && one.tokens <= other.tokens && (one.share > other.share || one.tokens < other.tokens);
-  return ways.map((way) => ({ ...way, isEfficient: !ways.some((other) => beats(other, way)) }));
+  return ways.map((way, place) => ({ ...way, letter: String.fromCharCode(65 + place), isEfficient: !ways.some((other) => beats(other, way)) }));
 }
 
 export class Evaluation extends Component {
@@ -91,7 +92,7 @@ function Picture({ ways, name }) {
   const most = Math.max(1, ...ways.map((each) => each.tokens)) * 1.05;
   const x = (tokens) => LEFT + (tokens / most) * (width - LEFT - RIGHT);
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
-  const front = ways.filter((each) => each.isEfficient).sort((one, other) => one.tokens - other.tokens);
+  const front = ways.filter((each) => each.isEfficient);
   const told = ways.map((each) => `${each.letter} ${each.name}: ${percent(each.share)} right at ${number(Math.round(each.tokens))} tokens`).join("; ");
   return html`<section aria-labelledby="worth-title">
     <h2 id="worth-title">Right answers over tokens of a question: ${name}</h2>
@@ -129,13 +130,14 @@ function Figures({ ways }) {
 
 // The wrong answers, each with its steps as long as the server keeps them.
 function Wrong({ trials, ways }) {
-  const wrong = trials.filter((each) => !each.is_right);
   const letters = new Map(ways.map((each) => [each.name, each.letter]));
+  const order = (each) => `${each.item_id} ${letters.get(each.way)}`;
+  const wrong = trials.filter((each) => !each.is_right).sort((one, other) => order(one).localeCompare(order(other), "en", { numeric: true }));
   if (!wrong.length) return html`<p class="empty">No answer is wrong.</p>`;
   return html`<section aria-labelledby="wrong-title">
     <h2 id="wrong-title">${plural(wrong.length, "wrong answer")}, with their steps</h2>
     <ul>${wrong.slice(0, MOST_WRONG).map((each) => html`<li key=${each.key + each.way}>
-      <b>${letters.get(each.way)}</b> ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${each.item_id}</a>` : each.item_id}: ${firstLine(each.answer_json || each.answer || each.note) || words(each.finish.toLowerCase())}
+      <b>${letters.get(each.way)}</b> ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${each.item_id}</a>` : each.item_id}: ${firstLine(each.answer_json || each.answer || each.note).slice(0, MOST_SHOWN) || words(each.finish.toLowerCase())}
     </li>`)}</ul>
     ${wrong.length > MOST_WRONG && html`<p class="faint">The first ${MOST_WRONG} of ${number(wrong.length)}.</p>`}
   </section>`;
