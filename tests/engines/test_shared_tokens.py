@@ -53,6 +53,16 @@ async def test_unused_tokens_are_released_once(ledger: TokenLedger) -> None:
     assert 60 <= (await ledger.reserve("alice", least=1, most=1000)).tokens < 100
 
 
+async def test_a_settlement_tells_the_share_of_the_day_that_is_left_and_a_second_one_nothing(
+    ledger: TokenLedger,
+) -> None:
+    reservation = await ledger.reserve("alice", least=1, most=100)
+    left = await ledger.settle(reservation, used=40)
+    # A thousandth of a day may pass meanwhile on a busy machine.
+    assert left == pytest.approx(0.96, abs=0.005)
+    assert await ledger.settle(reservation, used=0) is None
+
+
 async def test_tokens_of_an_abandoned_reservation_are_released(redis_server: RedisServer, redis: Redis) -> None:
     ledger = RedisTokenLedger(redis=redis, limits=LIMITS)
     await ledger.settle(await ledger.reserve("alice", least=1, most=1), used=0)
