@@ -36,7 +36,7 @@ async function runOpenAI() {
     answer += delta.content ?? "";
   }
   tell("openai-node", { streamed: answer, steps, streamed_tokens: tokens });
-  const wrong = await completions.create({ model: "reasond", messages: said(QUESTION), n: 2 }).catch((error) => error);
+  const wrong = await completions.create({ model: "reasond", messages: said(QUESTION), n: 9 }).catch((error) => error);
   tell("openai-node", { error: [wrong.constructor.name, wrong.code, wrong.param] });
   const sums = [];
   const add = {

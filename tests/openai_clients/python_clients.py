@@ -84,7 +84,7 @@ def run_openai(client: Any) -> None:
 
 WRONG = (
     {"model": "reasond/chain-of-thought"},
-    {"n": 2},
+    {"n": 9},
     {"extra_body": {"reasond": {"config": {"max_tokens": 1}}}},
     {"extra_headers": {"Authorization": "Bearer nonsense"}},
 )

@@ -65,8 +65,10 @@ class ScriptedModel:  # same name: scripts a model server here
 
     releases: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     left: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
+    calls: int = 0
 
     async def answer(self, conversation: Conversation) -> None:
+        self.calls += 1
         asked = conversation.body.decode()
         is_slow, is_endless = "Think slowly" in asked, "Think forever" in asked
         if (is_slow or is_endless) and "Part one." not in asked:
