@@ -190,7 +190,7 @@ def _run_reader(content: bytes, kind: str, *, most_bytes: int, limits: ReaderLim
             timeout=limits.wall_s,
             check=False,
             # The variables of a server are keys, and what reads a hostile file needs none.
-            env={name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
+            env={name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PYTHONPATH") if name in os.environ},
         )
         outcome = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
