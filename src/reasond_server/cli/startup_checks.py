@@ -24,6 +24,7 @@ from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.telemetry.span_export import require_receiver
 from reasond_server.tools.execution import INSTALLED_TOOLS
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
+from reasond_server.webhooks.courier import open_receivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,7 @@ def _list_checks(
     yield partial(build_limit_backend, settings.limits), ("limits",)
     yield partial(require_receiver, read_tracing_options(settings, environ, instance_id="")), ("tracing", "llm")
     yield partial(require_receiver, read_metric_options(settings, environ, instance_id="")), ("metrics",)
+    yield partial(open_receivers, settings.webhooks), ("webhooks",)
     yield partial(_check_listening, settings), ("server.tls", "server.grpc_unix_socket")
     yield partial(require_driver, settings.store.url), ()
 

@@ -288,6 +288,14 @@ def _find_engine_problems(settings: Settings) -> Iterator[Violation]:
         )
 
 
+def _find_webhook_problems(settings: Settings) -> Iterator[Violation]:
+    if settings.webhooks.endpoints and settings.store.url == "memory:":
+        yield Violation(
+            field="webhooks.endpoints",
+            description="needs a store that outlives the process; set store.url to a SQLite file or to PostgreSQL",
+        )
+
+
 def _find_sandbox_problems(settings: Settings) -> Iterator[Violation]:
     """Reject folders of environments and workspaces that are not there, and images that no level in use can hold."""
     sandbox = settings.repair.sandbox
@@ -406,6 +414,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_find_repair_problems, ("repair", "llm.backends")),
+    (_find_webhook_problems, ("webhooks", "store.url")),
     (_find_engine_problems, ("engine.repair", "store.record_content")),
     (_find_program_problems, ("repair", "reasoning.program_environment")),
     (_find_workers_problems, ("store.url", "limits.storage")),

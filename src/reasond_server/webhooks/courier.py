@@ -16,6 +16,7 @@ from reasond_server.webhooks.webhook_messages import build_budget_notices, build
 from reasond_server.webhooks.webhook_policy import Form, decode_secret
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.store import Notice
@@ -86,7 +87,7 @@ class Courier:
         self._random = random
         self._observer = observer
         self._resolve = resolve
-        self._receivers = [_open_receiver(name, each) for name, each in policy.endpoints.items()]
+        self._receivers = open_receivers(policy)
         self._tasks: list[asyncio.Task[None]] = []
         self._told: dict[tuple[str, str], str] = {}
         self._new: list[Notice] = []
@@ -187,14 +188,22 @@ class Courier:
             return describe_cause(error)
 
 
-def _open_receiver(name: str, endpoint: EndpointPolicy) -> _Receiver:
-    try:
-        return _Receiver(name, endpoint)
-    except RefusedAddressError as error:
-        raise SettingsError(
-            f"webhooks.endpoints.{name}.url is refused: {error}",
-            remedy="Name an https address, or set allow_private for a receiver within your network.",
-        ) from None
+def open_receivers(policy: WebhookPolicy) -> Sequence[_Receiver]:
+    """Return the receivers; nothing is sent yet.
+
+    Raises:
+        SettingsError: the address of one is refused.
+    """
+    opened = []
+    for name, endpoint in policy.endpoints.items():
+        try:
+            opened.append(_Receiver(name, endpoint))
+        except RefusedAddressError as error:
+            raise SettingsError(
+                f"webhooks.endpoints.{name}.url is refused: {error}",
+                remedy="Name an https address, or set allow_private for a receiver within your network.",
+            ) from None
+    return opened
 
 
 def _read_host(url: str) -> str:

@@ -55,6 +55,20 @@ REFUSED = {
         ),
         "knows no place where it",
     ),
+    "a webhook to an address that is refused": (
+        (
+            f"[auth]\n{KEY}\n{PORTS}\n[webhooks.endpoints.desk]\nurl = 'http://desk.example.com/'\n"
+            "secrets = ['whsec_YW4tZXhhbXBsZS1yZXBsYWNlLWl0LW5vdyE=']"
+        ),
+        r"webhooks\.endpoints\.desk\.url is refused: the URL must begin with https",
+    ),
+    "webhooks from memory": (
+        (
+            f"[auth]\n{KEY}\n{PORTS}\n[webhooks.endpoints.desk]\nurl = 'https://desk.example.com/'\n"
+            "secrets = ['whsec_YW4tZXhhbXBsZS1yZXBsYWNlLWl0LW5vdyE=']"
+        ),
+        "webhooks.endpoints: needs a store that outlives the process",
+    ),
     "a context provider that is not installed": (
         f"[auth]\n{KEY}\n{PORTS}\n[turns]\ncontext_providers = ['weather']",
         r"\[turns\] context_providers names 'weather', which is not installed",
