@@ -51,7 +51,7 @@ CaFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsEvents = Annotated[bool, typer.Option("--json", help="Print one JSON object per event and line.")]
 SHORTEST_S = 0.001
-MOST_INT64 = 2**63 - 1
+MOST_COUNT = 1_000_000_000
 Timeout = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=SHORTEST_S, help="Longest time for the command.", show_default="600"),

@@ -13,7 +13,7 @@ import typer
 from reasond import Budget
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.options import (
-    MOST_INT64,
+    MOST_COUNT,
     AsEvents,
     Environ,
     Timeout,
@@ -77,7 +77,7 @@ Stop = Annotated[
 ]
 MaxOutputTokens = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=MOST_INT64, help="Most tokens that all model calls together may write."),
+    typer.Option(metavar="N", min=1, max=MOST_COUNT, help="Most tokens that all model calls together may write."),
 ]
 KeepRunning = Annotated[
     bool, typer.Option("--keep-running", help="Let the run go on when this command is interrupted or cut off.")

@@ -12,7 +12,7 @@ import typer
 
 from reasond import AsyncClient
 from reasond_server.cli.connection import ConnectionOptions, build_environment, convert_errors, find_target
-from reasond_server.cli.options import SHORTEST_S, Environ, command
+from reasond_server.cli.options import MOST_COUNT, SHORTEST_S, Environ, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.terminal import choose_stream, fit_line, make_console, sanitize, write
 from reasond_server.evaluation.graders import Graders, ModelJudge
@@ -155,7 +155,9 @@ MaxTokens = Annotated[
 ]
 ItemTokens = Annotated[
     int,
-    typer.Option(metavar="N", min=1, help="Most tokens of one question in one way, where the whole is bounded."),
+    typer.Option(
+        metavar="N", min=1, max=MOST_COUNT, help="Most tokens of one question in one way, where the whole is bounded."
+    ),
 ]
 RecordFile = Annotated[
     Path | None,

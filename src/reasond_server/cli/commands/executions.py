@@ -10,7 +10,7 @@ import typer
 
 from reasond import ExecutionState, FollowExecutionResponse, TraceView
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import MOST_INT64, AsEvents, AsJson, Environ, Timeout, Verbose, command
+from reasond_server.cli.options import MOST_COUNT, AsEvents, AsJson, Environ, Timeout, Verbose, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.show.figures import format_cost, summarize
 from reasond_server.cli.show.live import LiveConsole
@@ -80,7 +80,7 @@ def show_execution(
 @command(executions, "follow", short_help="Observe an execution of any kind.", timeout=Timeout)
 def follow(
     execution_id: ExecutionId,
-    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, max=MOST_INT64, help="Event to begin after.")] = 0,
+    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, max=MOST_COUNT, help="Event to begin after.")] = 0,
     *,
     connection: ConnectionOptions,
     environ: Environ,

@@ -15,7 +15,7 @@ import typer
 
 import reasond
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
-from reasond_server.cli.options import MOST_INT64, AsEvents, AsJson, Environ, Timeout, Verbose, command
+from reasond_server.cli.options import MOST_COUNT, AsEvents, AsJson, Environ, Timeout, Verbose, command
 from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.show.live import LiveConsole
 from reasond_server.cli.show.turn import TurnDisplay, format_pending, format_session, format_turn, format_turn_details
@@ -114,7 +114,7 @@ def cancel_turn(turn_id: TurnId, *, connection: ConnectionOptions, environ: Envi
 @command(turns, "attach", short_help="Follow a turn to its next exit.", timeout=Timeout)
 def attach(
     turn_id: TurnId,
-    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, max=MOST_INT64, help="Event to begin after.")] = 0,
+    after: Annotated[int, typer.Option(metavar="SEQUENCE", min=0, max=MOST_COUNT, help="Event to begin after.")] = 0,
     *,
     connection: ConnectionOptions,
     environ: Environ,
