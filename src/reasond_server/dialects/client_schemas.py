@@ -19,11 +19,11 @@ def drop_nulls(schema: Any, *, is_by_name: bool = False) -> Any:  # noqa: ANN401
     if not isinstance(schema, dict):
         return schema
     kept: dict[str, Any] = {}
-    for name, told in schema.items():
+    for name, value in schema.items():
         if is_by_name:
-            kept[name] = {} if told is None else drop_nulls(told)
+            kept[name] = {} if value is None else drop_nulls(value)
         elif name in _MAY_BE_NULL:
-            kept[name] = told
-        elif told is not None:
-            kept[name] = drop_nulls(told, is_by_name=name in _SCHEMAS_BY_NAME)
+            kept[name] = value
+        elif value is not None:
+            kept[name] = drop_nulls(value, is_by_name=name in _SCHEMAS_BY_NAME)
     return kept

@@ -54,14 +54,14 @@ _NOT_YET: Final = frozenset({"", "null", "none"})
 _PREFIXES: Final = ("finishreason.", "finish_reason_", "stopreason.", "stop_reason_")
 
 
-def read_finish(told: object) -> tuple[FinishKind, str] | None:
+def read_finish(reported: object) -> tuple[FinishKind, str] | None:
     """Return what a finish reason means, with a warning if its word is unknown (else ""); None if it tells no end.
 
     Case, hyphens and prefixes of enumerations (`FinishReason.STOP`) do not matter. An unknown reason is LENGTH: nobody
     knows that the answer is whole.
     """
-    word = _fold(told) if isinstance(told, str) else None
-    if told is None or told is False or word in _NOT_YET:
+    word = _fold(reported) if isinstance(reported, str) else None
+    if reported is None or reported is False or word in _NOT_YET:
         return None
     if word in _KINDS:
         return _KINDS[word], ""
@@ -70,14 +70,14 @@ def read_finish(told: object) -> tuple[FinishKind, str] | None:
     if len(known) > 1:
         return choose_worst(known), ""
     return FinishKind.LENGTH, (
-        f"The model server ended the answer for the reason {show(told)}, which nobody here knows: the answer is taken "
-        "for incomplete."
+        f"The model server ended the answer for the reason {show(reported)}, which nobody here knows: the answer is "
+        "taken for incomplete."
     )
 
 
-def find_known_finish(told: object) -> FinishKind | None:
+def find_known_finish(reported: object) -> FinishKind | None:
     """Return what a word means that stands beside the finish reason, such as OpenRouter's; None if it is unknown."""
-    return _KINDS.get(_fold(told)) if isinstance(told, str) else None
+    return _KINDS.get(_fold(reported)) if isinstance(reported, str) else None
 
 
 def is_filtered(choice: Mapping[str, Any]) -> bool:

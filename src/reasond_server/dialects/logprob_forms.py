@@ -19,9 +19,9 @@ _LEAST: Final = -9999.0
 """What stands for a probability of 0, as OpenAI writes it."""
 
 
-def read_logprobs(told: object) -> Sequence[TokenChance]:
+def read_logprobs(report: object) -> Sequence[TokenChance]:
     """Return the tokens of a member `logprobs`; those that cannot be read are left out."""
-    content = told.get("content") if isinstance(told, dict) else None
+    content = report.get("content") if isinstance(report, dict) else None
     return [
         TokenChance(text=one["token"], logprob=_read(one), top=tuple(_list_top(one.get("top_logprobs"))))
         for one in (content if isinstance(content, list) else ())
@@ -29,8 +29,8 @@ def read_logprobs(told: object) -> Sequence[TokenChance]:
     ]
 
 
-def _list_top(told: object) -> Sequence[tuple[str, float]]:
-    return [(one["token"], _read(one)) for one in (told if isinstance(told, list) else ()) if _is_token(one)]
+def _list_top(entries: object) -> Sequence[tuple[str, float]]:
+    return [(one["token"], _read(one)) for one in (entries if isinstance(entries, list) else ()) if _is_token(one)]
 
 
 def _is_token(one: object) -> bool:
@@ -39,7 +39,7 @@ def _is_token(one: object) -> bool:
 
 def _read(one: dict[str, Any]) -> float:
     """Return a log probability as a number from -9999 to 0."""
-    told = one.get("logprob")
-    if isinstance(told, bool) or not isinstance(told, int | float) or math.isnan(told):
+    value = one.get("logprob")
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return _LEAST
-    return min(0.0, max(_LEAST, float(told)))
+    return min(0.0, max(_LEAST, float(value)))

@@ -170,8 +170,8 @@ def _join_name(opened: _OpenCall, name: str) -> str:
 
 def _keep_extra(kept: dict[str, Any], call: dict[str, Any], inner: dict[str, Any]) -> None:
     """Keep the members that a gateway wants back with a call (tinyhumansai/openhuman#3548)."""
-    kept |= {name: told for name, told in call.items() if name not in _OWN_MEMBERS and told is not None}
-    own = {name: told for name, told in inner.items() if name not in _OWN_MEMBERS and told is not None}
+    kept |= {name: value for name, value in call.items() if name not in _OWN_MEMBERS and value is not None}
+    own = {name: value for name, value in inner.items() if name not in _OWN_MEMBERS and value is not None}
     if inner is not call and own:
         kept["function"] = kept.get("function", {}) | own
 

@@ -101,17 +101,17 @@ _KINDS_OF_REASONING: Final = frozenset({"thinking", "reasoning", "thought", "rea
 
 def read_fields(message: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the reasoning in the members of a message."""
-    return next((thought for name in names if (told := message.get(name)) and (thought := _join_reasoning(told))), "")
+    return next((thought for name in names if (value := message.get(name)) and (thought := _join_reasoning(value))), "")
 
 
-def _join_reasoning(told: object) -> str:
+def _join_reasoning(value: object) -> str:
     """Return the text of reasoning, which may be an object or a list of parts (OpenRouter, LiteLLM, Mistral)."""
-    if isinstance(told, str):
-        return told
-    if isinstance(told, list):
-        return "".join(map(_join_reasoning, told))
-    if isinstance(told, dict):
-        return next((text for name in _TEXTS_OF_REASONING if (text := _join_reasoning(told.get(name)))), "")
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_join_reasoning, value))
+    if isinstance(value, dict):
+        return next((text for name in _TEXTS_OF_REASONING if (text := _join_reasoning(value.get(name)))), "")
     return ""
 
 

@@ -95,11 +95,11 @@ def merge_reports(before: Mapping[str, Any], report: object) -> Mapping[str, Any
     if not isinstance(report, dict):
         return before
     merged = dict(before)
-    for name, told in report.items():
-        if isinstance(told, dict):
+    for name, part in report.items():
+        if isinstance(part, dict):
             earlier = merged.get(name)
-            merged[name] = merge_reports(earlier if isinstance(earlier, dict) else {}, told)
-        elif (number := read_number(told)) > read_number(merged.get(name)):
+            merged[name] = merge_reports(earlier if isinstance(earlier, dict) else {}, part)
+        elif (number := read_number(part)) > read_number(merged.get(name)):
             merged[name] = number
     return merged
 
@@ -143,14 +143,14 @@ def read_report(report: object) -> ReportedUsage | None:
 _CONTRADICTION: Final = "The report of the model server contradicts itself: {}. The larger figures are charged."
 
 
-def read_number(told: object) -> int:
+def read_number(value: object) -> int:
     """Return a count of tokens, which may be a text or have a point; 0 for anything else."""
-    if isinstance(told, str):
-        found = _NUMBER.fullmatch(told)
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value)
         return int(found[1].replace(",", "")) if found else 0
-    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         return 0
-    return min(int(told), _MOST_READ)
+    return min(int(value), _MOST_READ)
 
 
 def _find(report: Mapping[str, Any], names: Sequence[str]) -> tuple[str, int]:

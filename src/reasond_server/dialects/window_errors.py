@@ -96,9 +96,9 @@ def read_too_long(report: Mapping[str, Any]) -> TooLong | None:
     text = message[:_MOST_CHARACTERS] if isinstance(message, str) else ""
     named = text + "".join(f" {name}: {report.get(name)}" for name in ("n_ctx", "n_prompt_tokens"))
     found = [row.search(text) for row in _TOLD] + [_MEMBERS.search(named), _PROMPTS.search(named)]
-    told = [each.groupdict() for each in found if each is not None]
-    window = next((number for each in told if (number := _read_number(each.get("window")))), 0)
-    prompt = next((number for each in told if (number := _read_number(each.get("prompt")))), 0)
+    groups = [each.groupdict() for each in found if each is not None]
+    window = next((number for each in groups if (number := _read_number(each.get("window")))), 0)
+    prompt = next((number for each in groups if (number := _read_number(each.get("prompt")))), 0)
     is_told = bool(window) or any(phrase in text.lower() for phrase in _PHRASES)
     return TooLong(window=window, prompt=prompt) if is_told else None
 

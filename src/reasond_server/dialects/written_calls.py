@@ -142,8 +142,8 @@ def _read_named_object(text: str, tools: Mapping[str, Json]) -> TextCalls | None
     must have what the tool requires, and nothing that it does not know.
     """
     for start in [found.start() for found in _OPENING.finditer(text) if found[0] == "{"][:_MOST_OBJECTS]:
-        told, end = scan_value(text, start) or (None, 0)
-        if not isinstance(told, dict) or not told:
+        fields, end = scan_value(text, start) or (None, 0)
+        if not isinstance(fields, dict) or not fields:
             continue
         before = text[:start]
         word = _LAST_WORD.search(_TAG_OF_ARGUMENTS.sub(" ", _TOKEN.sub(_keep_name, before)))
@@ -152,12 +152,12 @@ def _read_named_object(text: str, tools: Mapping[str, Json]) -> TextCalls | None
             return None
         required = schema.get("required")
         if (
-            told.keys() - _list_properties(schema).keys()
-            or set(required if isinstance(required, list) else ()) - told.keys()
+            fields.keys() - _list_properties(schema).keys()
+            or set(required if isinstance(required, list) else ()) - fields.keys()
         ):
             return None
         lines = before[: before.rfind(word[1])].rpartition("\n")[0]
-        return TextCalls(text=lines.rstrip(), calls=_take(iter([(word[1], told)]), tools))
+        return TextCalls(text=lines.rstrip(), calls=_take(iter([(word[1], fields)]), tools))
     return None
 
 
@@ -279,14 +279,14 @@ def _read_values(region: str) -> Iterator[tuple[str, Any]]:
                 return
             place, failed = found.end(), failed + 1
             continue
-        told, end = scanned
+        value, end = scanned
         gap = _TOKEN.sub(" ", region[place : found.start()])
-        calls = list(_read_calls(told))
+        calls = list(_read_calls(value))
         addressed = _RECIPIENT.findall(region, place, found.start())
-        if addressed and isinstance(told, dict):
-            calls = [(addressed[-1], told)]
-        elif not calls and isinstance(told, dict) and (word := _LAST_WORD.search(gap)) and word[1] not in _ARGUMENTS:
-            calls = [(word[1], told)]
+        if addressed and isinstance(value, dict):
+            calls = [(addressed[-1], value)]
+        elif not calls and isinstance(value, dict) and (word := _LAST_WORD.search(gap)) and word[1] not in _ARGUMENTS:
+            calls = [(word[1], value)]
         yield from calls
         place = end
 
@@ -296,27 +296,27 @@ def _close_value(region: str, start: int) -> tuple[Any, int] | None:
     end = region.find("</", start)
     endings = ("}", "}}") if 0 < end - start < _MOST_UNCLOSED else ()
     found = (read_object(region[start:end].rstrip() + missing) for missing in endings)
-    return next(((told, end) for told in found if told is not None), None)
+    return next(((value, end) for value in found if value is not None), None)
 
 
-def _read_calls(told: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
+def _read_calls(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
     """Yield the calls that a JSON value says."""
-    if isinstance(told, list):
-        for one in told:
+    if isinstance(value, list):
+        for one in value:
             yield from _read_calls(one)
         return
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return
-    if isinstance(told.get("tool_calls"), list):
-        yield from _read_calls(told["tool_calls"])
+    if isinstance(value.get("tool_calls"), list):
+        yield from _read_calls(value["tool_calls"])
         return
     for member in ("function", "function_call", "tool_call", "tool_use"):
-        if isinstance(inner := told.get(member), dict):
-            told = {**told, **inner, member: None}
-    name = next((told[key] for key in _NAMES if isinstance(told.get(key), str)), None)
-    key = next((key for key in _ARGUMENTS if key in told), None)
-    if name is not None and (key is not None or told.keys() <= {*_NAMES, "id", "type"}):
-        yield name, None if key is None else told[key]
+        if isinstance(inner := value.get(member), dict):
+            value = {**value, **inner, member: None}
+    name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
+    key = next((key for key in _ARGUMENTS if key in value), None)
+    if name is not None and (key is not None or value.keys() <= {*_NAMES, "id", "type"}):
+        yield name, None if key is None else value[key]
 
 
 def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> Iterator[tuple[str, Any]]:
@@ -335,10 +335,10 @@ def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> It
         yield from _read_python(body, tools)
 
 
-def _read_keyed(told: Any, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
+def _read_keyed(value: Any, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
     """Yield the call in an object whose one member is called as a tool: `{"calculator": {"expression": "8*9"}}`."""
-    if isinstance(told, dict) and len(told) == 1 and isinstance(next(iter(told.values())), dict):
-        yield from ((name, given) for name, given in told.items() if name in tools)
+    if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), dict):
+        yield from ((name, given) for name, given in value.items() if name in tools)
 
 
 def _read_python(text: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:

@@ -126,5 +126,5 @@ def _to_json(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(message)
 
 
-def _to_message(told: dict[str, Any], kind: type[Message]) -> Message:
-    return kind() if kind is empty_pb2.Empty else json_format.ParseDict(told, kind())
+def _to_message(body: dict[str, Any], kind: type[Message]) -> Message:
+    return kind() if kind is empty_pb2.Empty else json_format.ParseDict(body, kind())

@@ -156,8 +156,8 @@ class ErrorGuard:
                     return answer
                 code = _announce(call, failure, status)
                 pushback = find_pushback(failure, left_s=remaining_s(context))
-                told = ((PUSHBACK_KEY, pushback),) if pushback else ()
-                trailers = (*self._build_trailers(call), (STATUS_KEY, status.SerializeToString()), *told)
+                retry = ((PUSHBACK_KEY, pushback),) if pushback else ()
+                trailers = (*self._build_trailers(call), (STATUS_KEY, status.SerializeToString()), *retry)
                 await context.abort(grpc.StatusCode[code], status.message, trailing_metadata=trailers)
             except asyncio.CancelledError:
                 code = code or _code_of_cancellation(context)

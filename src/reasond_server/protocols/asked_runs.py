@@ -43,8 +43,8 @@ class AskedRuns:
         if isinstance(asked.source, Task) and not may_return:
             view = await self._reasoning.execute(caller, asked.source, request_id=asked.request_id)
             run.execution_id = view.result.execution_id
-            for told in (*view.steps, view.result):
-                run.take(told)
+            for one in (*view.steps, view.result):
+                run.take(one)
             return view.execution.create_time
         created = None
         async with aclosing(self.follow(caller, asked, may_return=may_return)) as events:

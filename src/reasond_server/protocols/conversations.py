@@ -41,7 +41,7 @@ class Dialogue:
 
 
 @value
-class Question:
+class LastMessage:
     """What a conversation asks now: `query`, with `images`, after `history`.
 
     `results` are the results of tools at its end; they are part of `history`, too.
@@ -117,18 +117,18 @@ class ConversationBuilder:
         return self._said[-1] if self._said and self._said[-1].role is speaker else None
 
 
-def find_question(said: Sequence[HistoryMessage]) -> Question | None:
+def find_question(said: Sequence[HistoryMessage]) -> LastMessage | None:
     """Return what is asked after all that was said; None if nothing was."""
     if not said:
         return None
     *before, last = said
     if last.role is Speaker.TOOL:
-        return Question(query=_GO_ON, history=said, results=last.tool_results)
+        return LastMessage(query=_GO_ON, history=said, results=last.tool_results)
     if last.role is Speaker.ASSISTANT:
         if last.tool_calls:
-            return Question(query=_GO_ON, history=said)
+            return LastMessage(query=_GO_ON, history=said)
         warning = "The last message is the assistant's: the model is asked to continue it."
-        return Question(query=_CONTINUE, history=said, warnings=(warning,))
+        return LastMessage(query=_CONTINUE, history=said, warnings=(warning,))
     text = last.text if last.text.strip() else _LOOK
     if len(text) > MAX_QUERY_CHARACTERS:
         # What is too long for one question is said in two messages, which prompts join again.
@@ -136,7 +136,7 @@ def find_question(said: Sequence[HistoryMessage]) -> Question | None:
         if text[at:].strip():
             before.append(HistoryMessage(role=Speaker.USER, text=text[:at]))
             text = text[at:]
-    return Question(query=text, history=tuple(before), images=last.images)
+    return LastMessage(query=text, history=tuple(before), images=last.images)
 
 
 def name_call(turn_id: str, etag: str, pending: PendingCall) -> str:

@@ -225,7 +225,7 @@ def _digest_request(body: bytearray, exchange: Exchange) -> dict[str, Any]:
     The body alone does not: who wants two answers sends equal ones at the same time. Clients of OpenAI's own libraries
     say how often they have sent a request; the first of its kind begins something, and only the others look for it.
     """
-    sent = [(name, told) for name in _SESSION_HEADERS if (told := exchange.headers.first(name)) is not None]
+    sent = [(name, value) for name in _SESSION_HEADERS if (value := exchange.headers.first(name)) is not None]
     count = exchange.headers.first(_RETRY_HEADER)
     if not sent and count is None:
         return {"attach_key": ""}

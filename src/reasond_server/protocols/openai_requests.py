@@ -1,7 +1,7 @@
 """What a request of OpenAI's clients asks for, whichever of their wires it came over.
 
-A wire reads its own names into a `Wish`, and `plan` makes of it a task of reasoning, or a turn where the model may call
-tools of the client. What has no effect is told.
+A wire reads its own names into `RequestInputs`, and `plan` makes of them a task of reasoning, or a turn where the model
+may call tools of the client. What has no effect is told.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.conversations import Question, find_question, find_reentry
+from reasond_server.protocols.conversations import LastMessage, find_question, find_reentry
 from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.turns import ClientTool, TurnReentry, TurnStart
@@ -69,12 +69,12 @@ class OfferedTools:
 
 
 @value
-class Wish:
+class RequestInputs:
     """What a request says, by the names of the core. `sampling` has what was sent of SAMPLING."""
 
     model: str
     system: str
-    question: Question
+    question: LastMessage
     own: ReasondParams
     offer: OfferedTools
     schema: Json | None
@@ -100,29 +100,29 @@ class Asked:
     answers: int = 1
 
 
-def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
-    """Return what `wish` asks for.
+def plan(inputs: RequestInputs, catalogue: ModelCatalogue) -> Asked:
+    """Return what `inputs` asks for.
 
     Raises:
         StrategyNotFoundError: there is no such model.
         InvalidRequestError: it contradicts the model.
     """
-    preset, own, question = catalogue.find(wish.model), wish.own, wish.question
-    problems = _find_conflicts(wish, preset)
+    preset, own, question = catalogue.find(inputs.model), inputs.own, inputs.question
+    problems = _find_conflicts(inputs, preset)
     if problems:
         raise InvalidRequestError.of(*problems)
     reentry = find_reentry(question.results)
-    is_turn = bool(wish.offer.tools) or reentry is not None
-    config, warnings = _choose_config(wish, preset, catalogue, is_turn=is_turn)
-    warnings = [*wish.offer.warnings, *question.warnings, *warnings]
+    is_turn = bool(inputs.offer.tools) or reentry is not None
+    config, warnings = _choose_config(inputs, preset, catalogue, is_turn=is_turn)
+    warnings = [*inputs.offer.warnings, *question.warnings, *warnings]
     include_deltas = preset.include_deltas if own.include_deltas is None else own.include_deltas
     shared: dict[str, Any] = {
         "material": own.material,
-        "budget": narrow(wish.budget, preset.budget),
-        "system": wish.system,
+        "budget": narrow(inputs.budget, preset.budget),
+        "system": inputs.system,
         "history": question.history,
         "images": question.images,
-        "stop": tuple(filter(None, wish.stop)),
+        "stop": tuple(filter(None, inputs.stop)),
     }
     if not is_turn:
         task = Task(
@@ -131,31 +131,31 @@ def plan(wish: Wish, catalogue: ModelCatalogue) -> Asked:
             config=config,
             agent=preset.agent or own.agent,
             model=own.model,
-            answer_schema=wish.schema,
+            answer_schema=inputs.schema,
             **shared,
         )
-        if wish.answers > 1 and not catalogue.is_cheap(preset, task.agent):
+        if inputs.answers > 1 and not catalogue.is_cheap(preset, task.agent):
             raise InvalidRequestError.of(_ONE_ANSWER)
         return Asked(
             source=task,
             warnings=warnings,
             request_id=own.request_id,
             include_deltas=include_deltas,
-            answers=wish.answers,
+            answers=inputs.answers,
         )
-    if wish.answers > 1:
+    if inputs.answers > 1:
         raise InvalidRequestError.of(_ONE_ANSWER)
     warnings += [
         f"reasond.{name} has no effect with tools." for name in ("config", "agent", "model") if getattr(own, name)
     ]
     if preset.strategy is not None or preset.config or preset.agent is not None:
-        warnings.append(f"The strategy of {show(wish.model)} has no effect: with tools the model answers in a turn.")
+        warnings.append(f"The strategy of {show(inputs.model)} has no effect: with tools the model answers in a turn.")
     start = TurnStart(
         message=question.query,
-        client_tools=tuple(wish.offer.tools),
-        tool_choice=wish.offer.choice,
-        parallel_tool_calls=wish.parallel_tool_calls,
-        answer_schema_json="" if wish.schema is None else to_json(wish.schema).decode(),
+        client_tools=tuple(inputs.offer.tools),
+        tool_choice=inputs.offer.choice,
+        parallel_tool_calls=inputs.parallel_tool_calls,
+        answer_schema_json="" if inputs.schema is None else to_json(inputs.schema).decode(),
         temperature=config.get("temperature"),
         seed=config.get("seed"),
         uses_server_tools=preset.server_tools,
@@ -180,7 +180,7 @@ def write_input(asked: Asked) -> str:
     return "\n".join((*texts, source.system, source.material, *said, last))
 
 
-def require_question(dialogue: Dialogue, field: str) -> Question:
+def require_question(dialogue: Dialogue, field: str) -> LastMessage:
     """Return what a conversation asks.
 
     Raises:
@@ -188,7 +188,7 @@ def require_question(dialogue: Dialogue, field: str) -> Question:
     """
     question = find_question(dialogue.said)
     if question is None and dialogue.system:
-        return Question(query=_FOLLOW, history=())
+        return LastMessage(query=_FOLLOW, history=())
     if question is None:
         raise InvalidRequestError.of(Violation(field=field, description=_NOTHING_SAID))
     return question
@@ -277,10 +277,10 @@ def _build_tool(function: Mapping[str, Any], schema: object) -> ClientTool:
     )
 
 
-def _find_conflicts(wish: Wish, preset: ModelPreset) -> list[Violation]:
+def _find_conflicts(inputs: RequestInputs, preset: ModelPreset) -> list[Violation]:
     """Return where the request contradicts its model."""
-    own = wish.own
-    is_fixed = f"is fixed by the model {wish.model!r}; leave it out"
+    own = inputs.own
+    is_fixed = f"is fixed by the model {inputs.model!r}; leave it out"
     found = [
         Violation(field=f"reasond.config.{name}", description=is_fixed) for name in own.config if name in preset.config
     ]
@@ -290,18 +290,18 @@ def _find_conflicts(wish: Wish, preset: ModelPreset) -> list[Violation]:
 
 
 def _choose_config(
-    wish: Wish, preset: ModelPreset, catalogue: ModelCatalogue, *, is_turn: bool
+    inputs: RequestInputs, preset: ModelPreset, catalogue: ModelCatalogue, *, is_turn: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the parameters of the strategy or the turn, and a warning for each sampling value without effect."""
-    config = {} if is_turn else {**wish.own.config, **preset.config}
+    config = {} if is_turn else {**inputs.own.config, **preset.config}
     warnings: list[str] = []
-    if not wish.sampling:
+    if not inputs.sampling:
         return config, warnings
-    known = _OF_TURNS if is_turn else catalogue.find_parameters(preset, wish.own.agent)
+    known = _OF_TURNS if is_turn else catalogue.find_parameters(preset, inputs.own.agent)
     who = "a turn" if is_turn else "the strategy"
-    for name, given in wish.sampling.items():
+    for name, given in inputs.sampling.items():
         if name in preset.config and not is_turn:
-            warnings.append(f"{name} has no effect: the model {wish.model!r} fixes it.")
+            warnings.append(f"{name} has no effect: the model {inputs.model!r} fixes it.")
         elif name not in known:
             warnings.append(f"{name} has no effect: {who} has no such parameter.")
         elif is_turn and (isinstance(given, bool) or not isinstance(given, int | float)):

@@ -130,5 +130,5 @@ async def _follow(
 
 
 def _tell_error(error: ReasondError, call_id: str) -> tuple[str, str, list[dict[str, Any]]]:
-    told = tell_error(error, call_id)
-    return told.grpc_status, told.message, told.details
+    shown = tell_error(error, call_id)
+    return shown.grpc_status, shown.message, shown.details

@@ -103,7 +103,7 @@ def _build_notice(endpoint: str, key: str, execution: Execution, body: str) -> N
 
 def _describe(execution: Execution, last: LoggedEvent) -> dict[str, Any]:
     """Return what is told of an execution; members without a value are left out."""
-    told: dict[str, Any] = {
+    members: dict[str, Any] = {
         "execution_id": execution.execution_id,
         "tenant": execution.tenant,
         "kind": execution.kind,
@@ -115,9 +115,9 @@ def _describe(execution: Execution, last: LoggedEvent) -> dict[str, Any]:
         "usage": {"input_tokens": execution.usage.input_tokens, "output_tokens": execution.usage.output_tokens},
     }
     if isinstance(last.event, HandedOff):
-        told["waits_for"] = sorted({call.kind.value for call in last.event.calls})
-        told["expire_time"] = last.event.expire_time
-    return {name: each for name, each in told.items() if each not in (None, "")}
+        members["waits_for"] = sorted({call.kind.value for call in last.event.calls})
+        members["expire_time"] = last.event.expire_time
+    return {name: each for name, each in members.items() if each not in (None, "")}
 
 
 def _write(happening: Happening, time: datetime, data: Mapping[str, Any]) -> str:

@@ -107,20 +107,20 @@ def describe_rpc_error(
     rpc_id: object, error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None
 ) -> Mapping[str, Any]:
     """Return `error` as JSON-RPC has it: {status, headers, body, frame}."""
-    told = tell_error(error, call_id)
-    member = {"code": told.jsonrpc_code, "message": told.message, "data": told.details}
+    shown = tell_error(error, call_id)
+    member = {"code": shown.jsonrpc_code, "message": shown.message, "data": shown.details}
     body = to_json({"jsonrpc": "2.0", "id": rpc_id, "error": member})
     return {"status": 200, "headers": (), "body": body, "frame": frame_event(body, name="error")}
 
 
 def describe_http_error(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return `error` as HTTP+JSON has it: {status, headers, body, frame} (AIP-193)."""
-    told = tell_error(error, call_id)
-    headers = [(b"www-authenticate", b"Bearer")] if told.grpc_status == "UNAUTHENTICATED" else []
+    shown = tell_error(error, call_id)
+    headers = [(b"www-authenticate", b"Bearer")] if shown.grpc_status == "UNAUTHENTICATED" else []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
-    body = _write_body(told.http_status, told.grpc_status, told.message, told.details)
-    return {"status": told.http_status, "headers": headers, "body": body, "frame": frame_event(body, name="error")}
+    body = _write_body(shown.http_status, shown.grpc_status, shown.message, shown.details)
+    return {"status": shown.http_status, "headers": headers, "body": body, "frame": frame_event(body, name="error")}
 
 
 def describe_http_refusal(refusal: RefusalError, call_id: str) -> bytes:

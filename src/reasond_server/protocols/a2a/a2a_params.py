@@ -15,13 +15,13 @@ EXTENSION: Final = "urn:reasond:reasoning:v1"
 _MOST_PARTS: Final = 1_000
 
 
-def _restore_whole(told: Any) -> Any:  # noqa: ANN401 - any JSON value
+def _restore_whole(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a JSON value with its whole numbers: a Struct of protobuf has every number as a double."""
-    if isinstance(told, dict):
-        return {name: _restore_whole(each) for name, each in told.items()}
-    if isinstance(told, list):
-        return [_restore_whole(each) for each in told]
-    return int(told) if isinstance(told, float) and told.is_integer() else told
+    if isinstance(value, dict):
+        return {name: _restore_whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_restore_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Metadata = Annotated[dict[str, Any] | None, BeforeValidator(_restore_whole)]

@@ -16,7 +16,14 @@ from reasond_server.http_api.params import read_params
 from reasond_server.protocols.a2a.a2a_errors import CONTENT_TYPE_NOT_SUPPORTED, A2aError
 from reasond_server.protocols.a2a.a2a_params import OwnParams, ResultParams, SettlementParams
 from reasond_server.protocols.conversations import BETWEEN, ConversationBuilder
-from reasond_server.protocols.openai_requests import Asked, Wish, plan, read_bounds, read_offer, require_question
+from reasond_server.protocols.openai_requests import (
+    Asked,
+    RequestInputs,
+    plan,
+    read_bounds,
+    read_offer,
+    require_question,
+)
 from reasond_server.types import Image, ToolResult
 from reasond_server.types.turns import CallKind, Decision, Reentered, TurnReentry, TurnStart
 
@@ -79,7 +86,7 @@ def read_task(
     offer = read_offer(own.tools, own.tool_choice)
     if offer.problems:
         raise InvalidRequestError.of(*offer.problems)
-    wish = Wish(
+    inputs = RequestInputs(
         model=f"reasond/{own.strategy}" if own.strategy else "reasond",
         system=dialogue.system,
         question=require_question(dialogue, "message.parts"),
@@ -89,7 +96,7 @@ def read_task(
         budget=read_bounds(own),
         sampling={},
     )
-    asked = plan(wish, catalogue)
+    asked = plan(inputs, catalogue)
     source = replace(asked.source, echo_json=_write_echo(params.message, asked.warnings))
     if isinstance(source, TurnStart):
         source = replace(source, uses_server_tools=own.server_tools)
@@ -108,21 +115,21 @@ def read_reentry(params: SendParams, log: ExecutionLog, handoff: HandedOff | Non
     Raises:
         ReasondError: it does not say what came of the calls, or the task does not wait.
     """
-    told = _find_settlement(params.message) or _settle_by_text(params.message, log, handoff)
+    settlement = _find_settlement(params.message) or _settle_by_text(params.message, log, handoff)
     results = [
         ToolResult(
             call_id=one.call_id,
             result_json=to_json(one.error if (is_error := "error" in one.model_fields_set) else one.result).decode(),
             is_error=is_error,
         )
-        for one in told.tool_results
+        for one in settlement.tool_results
     ]
     reentry = TurnReentry(
         turn_id=log.execution.execution_id,
-        etag=told.etag,
+        etag=settlement.etag,
         results=tuple(results),
         decisions=tuple(
-            Decision(call_id=one.call_id, is_approved=one.approved, reason=one.reason) for one in told.decisions
+            Decision(call_id=one.call_id, is_approved=one.approved, reason=one.reason) for one in settlement.decisions
         ),
         echo_json=_write_echo(params.message),
     )

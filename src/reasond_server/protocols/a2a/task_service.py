@@ -249,8 +249,8 @@ class Tasks:
 
 def build_push_error() -> A2aError:
     """Return the refusal of everything about push notifications."""
-    told = "This server sends no push notifications to addresses of clients"
-    return A2aError(PUSH_NOT_SUPPORTED, told, remedy="Subscribe to the task, or read it.")
+    problem = "This server sends no push notifications to addresses of clients"
+    return A2aError(PUSH_NOT_SUPPORTED, problem, remedy="Subscribe to the task, or read it.")
 
 
 async def refuse(error: A2aError, _caller: Principal, _params: object) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class TaskWriter:
             task["history"] = [*history]
         own: dict[str, Any] = {"generation": self.generation, "warnings": self._warnings}
         if self.has_ended:
-            own |= {to_camel(name): told for name, told in self._run.describe(self._warnings).items()}
+            own |= {to_camel(name): value for name, value in self._run.describe(self._warnings).items()}
         return {**task, "metadata": {EXTENSION: own}}
 
     @property

@@ -17,7 +17,7 @@ from reasond_server.http_api.params import Params, Whole
 from reasond_server.protocols.chat.messages import read_messages
 from reasond_server.protocols.openai_requests import (
     SAMPLING,
-    Wish,
+    RequestInputs,
     plan,
     read_bounds,
     read_format,
@@ -134,7 +134,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
     sampling = {} if is_plain else {name: each for name in _SENT if (each := getattr(params, name)) is not None}
     if params.logprobs:
         sampling["top_logprobs"] = params.top_logprobs or 0
-    wish = Wish(
+    inputs = RequestInputs(
         model=params.model,
         system=dialogue.system,
         question=require_question(dialogue, "messages"),
@@ -147,7 +147,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
         parallel_tool_calls=params.parallel_tool_calls is not False,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
     )
-    asked = plan(wish, catalogue)
+    asked = plan(inputs, catalogue)
     if params.logprobs and not (isinstance(asked.source, Task) and "top_logprobs" in asked.source.config):
         raise InvalidRequestError.of(Violation(field="logprobs", description=_NO_LOGPROBS))
     return replace(asked, warnings=(*params.warnings, *found, *asked.warnings))

@@ -72,9 +72,9 @@ class Completions:
         unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
         choices, cut = [], list[str]()
         for place, each in enumerate(runs):
-            choice, told = _write_choice(place, each)
+            choice, added = _write_choice(place, each)
             choices.append(choice)
-            cut += told
+            cut += added
         return {
             **describe_completion(run.execution_id, created, params.model, kind="chat.completion"),
             "choices": choices,

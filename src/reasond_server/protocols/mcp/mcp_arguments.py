@@ -141,16 +141,16 @@ def list_host_tools(strategies: Iterable[StrategyInfo], *, has_repairs: bool) ->
 def _build_schema(kind: type[Params], hidden: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the JSON Schema of arguments without the `hidden` ones, and without what only repeats names."""
     schema = _drop_titles(kind.model_json_schema())
-    schema["properties"] = {name: told for name, told in schema["properties"].items() if name not in hidden}
+    schema["properties"] = {name: value for name, value in schema["properties"].items() if name not in hidden}
     schema.pop("description", None)
     if hidden & _HIDDEN:
         schema["$defs"].pop("BudgetParams")
     return schema
 
 
-def _drop_titles(told: Any) -> Any:  # noqa: ANN401 - any part of a schema
-    if isinstance(told, list):
-        return [_drop_titles(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    return {name: _drop_titles(part) for name, part in told.items() if name != "title" or not isinstance(part, str)}
+def _drop_titles(schema: Any) -> Any:  # noqa: ANN401 - any part of a schema
+    if isinstance(schema, list):
+        return [_drop_titles(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _drop_titles(part) for name, part in schema.items() if name != "title" or not isinstance(part, str)}

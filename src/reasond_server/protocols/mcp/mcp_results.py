@@ -23,15 +23,15 @@ _MOST_MESSAGE: Final = 500
 _ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
-def write_answer(told: Mapping[str, Any]) -> CallToolResult:
+def write_answer(result: Mapping[str, Any]) -> CallToolResult:
     """Return the end of a run, as its last event tells it, as the result of the call."""
-    told = _leave_out_trace(told)
-    error = told.get("error")
+    result = _leave_out_trace(result)
+    error = result.get("error")
     if error:
-        return write_failure({"message": error["message"], "data": {"reason": error["reason"]}}, told)
-    answer = told.get("answer") or told.get("patch") or ""
-    text = to_json(told["answer_json"]).decode() if told.get("answer_json") is not None else answer
-    return _write(text or f"The run ended without an answer: {told['finish_reason']}.", told)
+        return write_failure({"message": error["message"], "data": {"reason": error["reason"]}}, result)
+    answer = result.get("answer") or result.get("patch") or ""
+    text = to_json(result["answer_json"]).decode() if result.get("answer_json") is not None else answer
+    return _write(text or f"The run ended without an answer: {result['finish_reason']}.", result)
 
 
 def write_handle(execution_id: str) -> CallToolResult:
@@ -48,12 +48,12 @@ def write_execution(execution: Mapping[str, Any], end: Mapping[str, Any] | None)
     return write_answer(end).model_copy(update={"structured_content": shown, "is_error": False})
 
 
-def write_failure(error: Mapping[str, Any], told: Mapping[str, Any] | None = None) -> CallToolResult:
+def write_failure(error: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> CallToolResult:
     """Return a refusal or a failed run as the result of its call, so that the model can read it."""
     data = error["data"]
     lines = [f"{data['reason']}: {error['message']}"]
     lines += [data["remedy"]] if data.get("remedy") else []
-    return _write("\n".join(lines), told or {"error": dict(error)}, is_error=True)
+    return _write("\n".join(lines), result or {"error": dict(error)}, is_error=True)
 
 
 def write_task(
@@ -99,13 +99,13 @@ def describe_progress(event: StreamEvent) -> str:
 
 def read_end(event: StreamEvent) -> dict[str, Any]:
     """Return the members of a last event."""
-    told: dict[str, Any] = build_event_json(event)[name_event(event)]
-    return told
+    body: dict[str, Any] = build_event_json(event)[name_event(event)]
+    return body
 
 
 def _leave_out_trace(end: Mapping[str, Any]) -> dict[str, Any]:
     """Return an end as its last event tells it: a model is not to read a megabyte of steps."""
-    return {name: told for name, told in end.items() if name != "trace"}
+    return {name: value for name, value in end.items() if name != "trace"}
 
 
 def _find_lifetime_ms(execution: Mapping[str, Any]) -> int | None:
@@ -116,5 +116,5 @@ def _find_lifetime_ms(execution: Mapping[str, Any]) -> int | None:
     return round(kept.total_seconds() * 1000)
 
 
-def _write(text: str, told: Mapping[str, Any], *, is_error: bool = False) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], structured_content=dict(told), is_error=is_error)
+def _write(text: str, result: Mapping[str, Any], *, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], structured_content=dict(result), is_error=is_error)

@@ -190,11 +190,11 @@ class _McpService:
         request_id = read_request_id(state) or (
             f"{_PREFIX}{secrets.token_urlsafe(24)}" if may_return or is_kept else ""
         )
-        told = {"arguments": arguments, "strategy": offer.strategy, "is_kept": is_kept}
-        told |= {"request_id": request_id, "state": state}
+        request = {"arguments": arguments, "strategy": offer.strategy, "is_kept": is_kept}
+        request |= {"request_id": request_id, "state": state}
         call, execution_id, end = calls.open(offer.method), "", None
         try:
-            async with aclosing(call.events(told, None)) as events:
+            async with aclosing(call.events(request, None)) as events:
                 async for event in events:
                     execution_id = event.execution_id
                     if isinstance(event.event, LastEvent):
@@ -296,14 +296,16 @@ class _McpService:
 
 
 def _knows_tasks(context: Context) -> bool:
-    told = context.session.client_capabilities
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in ((told and told.extensions) or {})
+    capabilities = context.session.client_capabilities
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in (
+        (capabilities and capabilities.extensions) or {}
+    )
 
 
 def _is_refused(result: CallToolResult) -> bool:
     """Return whether the caller lacks a permission."""
-    told = result.structured_content or {}
-    return told.get("error", {}).get("data", {}).get("reason") == "PERMISSION_MISSING"
+    content = result.structured_content or {}
+    return content.get("error", {}).get("data", {}).get("reason") == "PERMISSION_MISSING"
 
 
 def _has_reason(found: Mapping[str, Any], reasons: frozenset[str]) -> bool:

@@ -15,7 +15,7 @@ from reasond_server.protocols.conversations import BETWEEN, find_question
 from reasond_server.protocols.messages.message_blocks import read_messages, read_system
 from reasond_server.protocols.openai_requests import (
     OfferedTools,
-    Wish,
+    RequestInputs,
     plan,
     read_bounds,
     read_format,
@@ -27,7 +27,7 @@ from reasond_server.protocols.wire_params import WireParams
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.protocols.conversations import Dialogue, Question
+    from reasond_server.protocols.conversations import Dialogue, LastMessage
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
 
@@ -94,7 +94,7 @@ def read_message_request(params: MessageParams, catalogue: ModelCatalogue) -> As
         raise InvalidRequestError.of(*problems)
     dialogue, warnings = read_messages(params.messages, system=read_system(params.system))
     given = {name: getattr(params, name) for name in _SAMPLING} | {"reasoning_effort": config.get("effort")}
-    wish = Wish(
+    inputs = RequestInputs(
         model=params.model,
         system=dialogue.system,
         question=_find_question(dialogue),
@@ -106,11 +106,11 @@ def read_message_request(params: MessageParams, catalogue: ModelCatalogue) -> As
         parallel_tool_calls=(params.tool_choice or {}).get("disable_parallel_tool_use") is not True,
         stop=params.stop_sequences or (),
     )
-    asked = plan(wish, catalogue)
+    asked = plan(inputs, catalogue)
     return replace(asked, warnings=(*params.warnings, *warnings, *asked.warnings))
 
 
-def _find_question(dialogue: Dialogue) -> Question:
+def _find_question(dialogue: Dialogue) -> LastMessage:
     """Return what is asked; what the user says behind results of tools goes with the last one to a turn that waits.
 
     Agents put reminders there. A turn that does not wait here takes them as its question.
@@ -120,8 +120,8 @@ def _find_question(dialogue: Dialogue) -> Question:
     if before is None or not before.results or question.images:
         return question
     *others, last = before.results
-    told = from_json(last.result_json)
-    text = BETWEEN.join((told if isinstance(told, str) else last.result_json, dialogue.said[-1].text))
+    result = from_json(last.result_json)
+    text = BETWEEN.join((result if isinstance(result, str) else last.result_json, dialogue.said[-1].text))
     return replace(question, results=(*others, replace(last, result_json=to_json(text).decode())))
 
 

@@ -213,8 +213,8 @@ class _Teller:
         """Yield what was not told yet of the thinking and the answer."""
         draft, self._draft = self._draft, None
         if draft is not None and draft.has_begun:
-            told = "".join(draft.told)
-            self.said = run.content if run.content.startswith(told) else told
+            written = "".join(draft.told)
+            self.said = run.content if run.content.startswith(written) else written
             yield from self._frames.say(draft.rest(self.said))
         yield from self._frames.end_thinking()
         if run.content not in {"", self.said}:

@@ -170,7 +170,7 @@ class ResponseWriter:
         if draft is None or not draft.has_begun:
             self._skip(edition)
             yield from self._reason(thinking)
-            yield from self._say(text)
+            yield from self._write_message(text)
         elif draft.edition == edition:
             yield from self._write(_MESSAGE, draft.rest(text))
             yield from self._finish_message(text)
@@ -195,7 +195,7 @@ class ResponseWriter:
             self._skip(_MOST_EDITIONS)
         self._warn(event.warnings)
         if answer != self._said:
-            yield from self._say(answer)
+            yield from self._write_message(answer)
         yield self._end(at, usage, event.finish_reason, event.error)
 
     def _skip(self, edition: int) -> None:
@@ -208,7 +208,7 @@ class ResponseWriter:
         for pending in event.calls:
             name, arguments = pending.call.name, pending.call.arguments_json or "{}"
             if pending.kind is not CallKind.EXECUTE:
-                yield from self._say(f"The server waits for a decision about the call of {name}.")
+                yield from self._write_message(f"The server waits for a decision about the call of {name}.")
                 continue
             item = {
                 "type": "function_call",
@@ -234,7 +234,7 @@ class ResponseWriter:
             yield from self._write(_REASONING, text)
             yield from self._finish(_REASONING, "summary", text, encrypted_content=sealed)
 
-    def _say(self, text: str) -> Iterator[ResponseEvent]:
+    def _write_message(self, text: str) -> Iterator[ResponseEvent]:
         """Yield a message of the assistant; nothing for an empty one."""
         if text:
             yield from self._begin(_MESSAGE, status="in_progress", role="assistant", content=[])
@@ -295,9 +295,9 @@ class ResponseWriter:
 
     def _close(self, item: Mapping[str, Any]) -> ResponseEvent:
         assert self.response is not None  # noqa: S101 - as above
-        told = self._tell("response.output_item.done", output_index=self._place, item=item)
+        event = self._tell("response.output_item.done", output_index=self._place, item=item)
         self.response = {**self.response, "output": [*self.response["output"], item]}
-        return told
+        return event
 
     def _tell(self, kind: str, takes: int = 1, /, **members: object) -> ResponseEvent:
         first, lost = self._number, self._lost

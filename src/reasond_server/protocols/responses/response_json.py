@@ -102,7 +102,7 @@ def parse_item_id(item_id: str) -> tuple[ResponseRef, int] | None:
 
 def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int) -> dict[str, Any]:
     """Return the response object as it begins; `echo` is what the request said of it."""
-    told = {name: each for name, each in echo.items() if name in ECHO}
+    echoed = {name: each for name, each in echo.items() if name in ECHO}
     return {
         "id": ref.response_id,
         "object": "response",
@@ -114,7 +114,7 @@ def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int
         "output": [],
         "usage": None,
         **ECHO,
-        **told,
+        **echoed,
         "reasond": {"execution_id": ref.execution_id, "warnings": list(echo.get("warnings", ()))},
     }
 

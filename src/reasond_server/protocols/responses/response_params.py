@@ -13,7 +13,7 @@ from reasond_server.http_api.params import Params, Whole
 from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
 from reasond_server.protocols.openai_requests import (
     SAMPLING,
-    Wish,
+    RequestInputs,
     read_bounds,
     read_format,
     read_offer,
@@ -72,15 +72,15 @@ class ResponseParams(WireParams):
 
     def echo(self, warnings: Sequence[str]) -> dict[str, Any]:
         """Return what the response tells of the request."""
-        told = {name: each for name in ECHO if (each := getattr(self, name, None)) is not None}
-        told["tools"] = [_describe_tool(tool) for tool in self.tools or ()]
+        members = {name: each for name in ECHO if (each := getattr(self, name, None)) is not None}
+        members["tools"] = [_describe_tool(tool) for tool in self.tools or ()]
         if self.text is not None:
-            told["text"] = {"format": {"type": "text"}, **{name: each for name, each in self.text.items() if each}}
+            members["text"] = {"format": {"type": "text"}, **{name: each for name, each in self.text.items() if each}}
         if self.reasoning is not None:
-            told["reasoning"] = {"effort": self.reasoning.get("effort"), "summary": self.reasoning.get("summary")}
+            members["reasoning"] = {"effort": self.reasoning.get("effort"), "summary": self.reasoning.get("summary")}
         if included := [name for name in (SEALED, LOGPROBS) if name in (self.include or ())]:
-            told["include"] = included
-        return {**told, "warnings": list(warnings)}
+            members["include"] = included
+        return {**members, "warnings": list(warnings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _read_call(item: Mapping[str, Any], kind: str) -> ToolCall:
     )
 
 
-def read_wish(params: ResponseParams, dialogue: Dialogue) -> Wish:
+def read_inputs(params: ResponseParams, dialogue: Dialogue) -> RequestInputs:
     """Return what a request says, after `dialogue`.
 
     Raises:
@@ -184,7 +184,7 @@ def read_wish(params: ResponseParams, dialogue: Dialogue) -> Wish:
     given = {name: getattr(params, name, None) for name in SAMPLING}
     given["reasoning_effort"] = (params.reasoning or {}).get("effort")
     given["top_logprobs"] = (params.top_logprobs or 0) if LOGPROBS in (params.include or ()) else None
-    return Wish(
+    return RequestInputs(
         model=params.model,
         system=dialogue.system,
         question=require_question(dialogue, "input"),

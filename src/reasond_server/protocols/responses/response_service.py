@@ -25,7 +25,7 @@ from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.protocols.responses.echoes import read_echo, recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_item_id, parse_response_id
-from reasond_server.protocols.responses.response_params import read_items, read_wish
+from reasond_server.protocols.responses.response_params import read_inputs, read_items
 from reasond_server.protocols.truncation import fit_window
 from reasond_server.types import Heartbeat, Task
 from reasond_server.types.turns import Reentered, TurnReentry, TurnStarted
@@ -52,7 +52,7 @@ _COMMIT_S: Final = 1.0
 
 
 @value
-class _Wanted:
+class _ResponseInputs:
     """What a request asks for, and what the response tells of it."""
 
     asked: Asked
@@ -87,25 +87,25 @@ class Responses:
         Raises:
             ReasondError: the request is refused, or the run failed.
         """
-        wanted = await self._read(caller, params)
-        if isinstance(wanted.asked.source, Task) and not (wanted.is_background or wanted.asked.request_id):
-            return await self._execute(caller, wanted.asked.source, wanted)
-        async with aclosing(self._events(caller, wanted)) as events:
+        options = await self._read(caller, params)
+        if isinstance(options.asked.source, Task) and not (options.is_background or options.asked.request_id):
+            return await self._execute(caller, options.asked.source, options)
+        async with aclosing(self._events(caller, options)) as events:
             writer: ResponseWriter | None = None
             async for event in events:
                 if isinstance(event.event, Heartbeat):
                     continue
-                writer = writer or _open_writer(event, wanted.echo)
+                writer = writer or _open_writer(event, options.echo)
                 writer.take(event.event, event.create_time)
-                if writer.has_ended or (wanted.is_background and writer.response is not None):
+                if writer.has_ended or (options.is_background and writer.response is not None):
                     break
         if writer is None or writer.response is None:
             raise InternalError("an execution left without an event")
         if writer.has_ended:
-            await self._settle(caller, writer.response, wanted.asked.request_id)
+            await self._settle(caller, writer.response, options.asked.request_id)
         return writer.response
 
-    async def _execute(self, caller: Principal, task: Task, wanted: _Wanted) -> dict[str, Any]:
+    async def _execute(self, caller: Principal, task: Task, options: _ResponseInputs) -> dict[str, Any]:
         """Work on a task whose client cannot come back for it, and return the response once it is in the store.
 
         Raises:
@@ -121,7 +121,7 @@ class Responses:
             await self._desk.runner.runs.wait_for_commits(caller.tenant, within_s=_COMMIT_S)
             ref = ResponseRef(execution_id=view.execution.execution_id)
             log = ExecutionLog(execution=view.execution, events=view.events)
-        response = write_response(ref, log, wanted.echo)
+        response = write_response(ref, log, options.echo)
         await self._settle(caller, response, "")
         return response
 
@@ -133,15 +133,15 @@ class Responses:
         Raises:
             ReasondError: the request is refused, or the run failed; a run that failed has told so in its last event.
         """
-        wanted = await self._read(caller, params)
-        told = self._tell(
+        options = await self._read(caller, params)
+        sent = self._tell(
             caller,
-            self._events(caller, wanted),
-            open_writer=lambda first: _open_writer(first, wanted.echo),
-            request_id=wanted.asked.request_id,
+            self._events(caller, options),
+            open_writer=lambda first: _open_writer(first, options.echo),
+            request_id=options.asked.request_id,
         )
-        async with aclosing(told):
-            async for frames in told:
+        async with aclosing(sent):
+            async for frames in sent:
                 yield frames
 
     async def _tell(
@@ -191,15 +191,15 @@ class Responses:
         events = self._desk.resume(
             caller, ref.execution_id, after_sequence=ref.after, include_deltas=True, may_return=True
         )
-        told = self._tell(
+        sent = self._tell(
             caller,
             events,
             open_writer=lambda _: ResponseWriter(ref, recall_echo(ref, log)),
             request_id=log.execution.request_id,
             after=params.starting_after,
         )
-        async with aclosing(told):
-            async for frames in told:
+        async with aclosing(sent):
+            async for frames in sent:
                 yield frames
 
     async def cancel(self, caller: Principal, params: ResponseIdParams) -> dict[str, Any]:
@@ -240,8 +240,8 @@ class Responses:
         Raises:
             ReasondError: the request is refused.
         """
-        wanted = await self._read(caller, params)
-        tokens = await asyncio.to_thread(self._model.counter.count_text, write_input(wanted.asked))
+        options = await self._read(caller, params)
+        tokens = await asyncio.to_thread(self._model.counter.count_text, write_input(options.asked))
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
     async def _find(self, caller: Principal, response_id: str) -> tuple[ResponseRef, ExecutionLog]:
@@ -251,7 +251,7 @@ class Responses:
             raise ExecutionNotFoundError(f"Response not found: {show(response_id)}")
         return ref, log
 
-    async def _read(self, caller: Principal, params: ResponseParams) -> _Wanted:
+    async def _read(self, caller: Principal, params: ResponseParams) -> _ResponseInputs:
         """Return what `params` ask for.
 
         Raises:
@@ -260,7 +260,7 @@ class Responses:
         params = await self._documents.unfold(caller, params, "input")
         warnings = list(params.warnings)
         dialogue = await self._read_dialogue(caller, params, warnings)
-        asked = plan(read_wish(params, dialogue), self._catalogue)
+        asked = plan(read_inputs(params, dialogue), self._catalogue)
         if params.truncation is not None:
             may_reduce = params.truncation == "auto"
             asked = await asyncio.to_thread(fit_window, asked, self._model, may_reduce=may_reduce)
@@ -270,7 +270,7 @@ class Responses:
             # A turn that cannot be read is no re-entry: another one begins instead, and uses everything.
             with suppress(ReasondError):
                 unused = await self._runs.find_unused_changes(caller, asked, asked.source.turn_id)
-        return _Wanted(
+        return _ResponseInputs(
             asked=replace(
                 asked,
                 source=replace(asked.source, echo_json=to_json(params.echo((*warnings, *unused))).decode()),
@@ -344,14 +344,14 @@ class Responses:
         execution_id = response["reasond"]["execution_id"]
         await self._attachments.settle(caller, execution_id, request_id, is_forgotten=is_forgotten)
 
-    def _events(self, caller: Principal, wanted: _Wanted) -> AsyncGenerator[StreamEvent, None]:
+    def _events(self, caller: Principal, options: _ResponseInputs) -> AsyncGenerator[StreamEvent, None]:
         """Return the events of the response."""
-        may_return = bool(wanted.asked.request_id) or wanted.is_streamed or wanted.is_background
+        may_return = bool(options.asked.request_id) or options.is_streamed or options.is_background
         return self._runs.follow(
             caller,
-            wanted.asked,
-            include_deltas=wanted.is_streamed,
-            keep_running=wanted.is_background,
+            options.asked,
+            include_deltas=options.is_streamed,
+            keep_running=options.is_background,
             may_return=may_return,
         )
 

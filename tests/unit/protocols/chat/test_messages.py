@@ -12,7 +12,7 @@ from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.protocols.conversations import Question
+    from reasond_server.protocols.conversations import LastMessage
 
 
 def image(shown: object) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def line(role: str, text: str) -> HistoryMessage:
     return HistoryMessage(role=Speaker(role), text=text)
 
 
-def ask(*messages: dict[str, Any]) -> Question:
+def ask(*messages: dict[str, Any]) -> LastMessage:
     conversation, _ = read_messages(messages)
     question = find_question(conversation.said)
     assert question is not None
