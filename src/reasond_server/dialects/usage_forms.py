@@ -80,9 +80,12 @@ def find_usages(holder: Mapping[str, Any]) -> Iterator[object]:
     if "prompt_eval_count" in holder:
         # Ollama's own form has its figures beside the message.
         yield holder
-    for path in _PLACES:
-        found: object = holder
-        for name in path:
+    for first, *rest in _PLACES:
+        # Every chunk is looked through, and most have none of these.
+        if first not in holder:
+            continue
+        found: object = holder[first]
+        for name in rest:
             found = found.get(name) if isinstance(found, dict) else None
         yield from found if isinstance(found, list) else () if found is None else (found,)
 

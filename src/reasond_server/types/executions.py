@@ -289,7 +289,9 @@ _LOOKED_AT: Final = 2_000
 def write_headline(text: str) -> str:
     """Return the first line of `text` that says something: at most 200 characters, all of them printable."""
     for line in text.lstrip()[:_LOOKED_AT].splitlines():
-        kept = "".join(filter(str.isprintable, " ".join(line.split())))
+        kept = " ".join(line.split())
+        if not kept.isprintable():
+            kept = "".join(filter(str.isprintable, kept))
         if kept:
             return kept if len(kept) <= _MOST_CHARACTERS else f"{kept[: _MOST_CHARACTERS - 1]}…"
     return ""
