@@ -66,13 +66,17 @@ async def try_chat(site: Site, row: Row) -> list[str]:
     return faults
 
 
+def _write_query(row: Row) -> str:
+    return f"{MARK.format(row=row.id)} {row.input.get('query', 'What does the model say?')}"
+
+
 async def _ask(site: Site, row: Row) -> Found:
     strategy = row.input.get("strategy", "chain_of_thought")
     config: dict[str, Any] = {"allow_tool_use": True} if strategy == "react" else {}
     found = Found()
     try:
         view = site.client.reason_iterations(
-            f"{MARK.format(row=row.id)} What does the model say?",
+            _write_query(row),
             strategy=strategy,
             config=config | row.input.get("config", {}),
             answer_schema=row.input.get("schema"),
@@ -115,7 +119,7 @@ async def _stream_content(site: Site, row: Row) -> str:
     body = {
         "model": model,
         "stream": True,
-        "messages": [{"role": "user", "content": f"{MARK.format(row=row.id)} What does the model say?"}],
+        "messages": [{"role": "user", "content": _write_query(row)}],
     }
     response = await site.http.post("/v1/chat/completions", json=body)
     return read_stream(response.text)

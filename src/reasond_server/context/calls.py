@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.own_marks import settle_reply
+from reasond_server.context.own_tags import TagCutter, find_own_names
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.reply_holds import CallHold, LoopWatch, TextHold
 from reasond_server.context.tags import TagKind
@@ -45,6 +47,7 @@ class ModelReply:
     A reply with a closing tag has the finish STOP, whatever the model wrote after the tag. `cut_usage` is the usage of
     an earlier call for the same reply, which stop strings ended in its hidden reasoning. `usage` does not include it.
     `is_call_unread`: the model began a call of a tool that cannot be read, in its text or by its finish reason.
+    `is_repetition`: all that the model wrote repeats the prompt, and was taken out.
     `is_loop`: the call was closed, because the model only repeated itself; the finish is LENGTH.
     `model` and `tokens` are those of `Finished`.
     """
@@ -55,6 +58,7 @@ class ModelReply:
     calls: Sequence[ToolCall] = ()
     cut_usage: Usage = NOTHING
     is_call_unread: bool = False
+    is_repetition: bool = False
     is_loop: bool = False
     model: str = ""
     tokens: Sequence[TokenChance] = ()
@@ -105,6 +109,9 @@ class ReplyListener:
 
     With `holds_text`, text is returned only when it is known to be no reasoning: when reasoning was told apart, or at
     the end. Without it, `has_taken_back` says that text which was returned turned out to be reasoning.
+
+    Tags of ours that come back are cut out (`own_tags`), unless `keeps_tags`. `before` is what the caller put before
+    `messages`.
     """
 
     def __init__(
@@ -124,8 +131,13 @@ class ReplyListener:
         top_logprobs: int | None = None,
         holds_text: bool = False,
         ends_loops: bool = False,
+        keeps_tags: bool = False,
+        before: Sequence[Message] = (),
     ) -> None:
         self._kinds = kinds
+        is_whole = keeps_tags or json_schema is not None
+        self._cutter = None if is_whole else TagCutter(partial(find_own_names, messages, kinds, before))
+        self._cut_kind: TagKind | None = None
         self._loop = LoopWatch() if ends_loops else None
         self._tools = {spec.name: spec.parameters for spec in (*tools, *described)}
         self._cut_usage = NOTHING
@@ -177,7 +189,25 @@ class ReplyListener:
         """Take one event of the model and return the fragments that are certain now."""
         if self._loop is not None and isinstance(event, Text | ReasoningText):
             self._loop.take(event.text)
-        return self._text_hold.take(self._take(event), has_taken_back=self._parser.has_taken_back)
+        return self._cut(self._text_hold.take(self._take(event), has_taken_back=self._parser.has_taken_back))
+
+    def _cut(self, fragments: Sequence[Fragment], *, is_end: bool = False) -> Sequence[Fragment]:
+        """Return `fragments` without tags of ours; an end that may begin one is held back."""
+        cutter = self._cutter
+        if cutter is None or not (fragments or is_end):
+            return fragments
+        shown: list[Fragment] = []
+        for each in fragments:
+            if each.is_thinking or each.kind is TagKind.ACTION:
+                shown.append(each)
+                continue
+            if each.kind is not self._cut_kind:
+                shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
+            self._cut_kind = each.kind
+            shown.append(replace(each, text=cutter.feed(each.text)))
+        if is_end:
+            shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
+        return tuple(each for each in shown if each.text)
 
     def _take(self, event: ModelEvent) -> Sequence[Fragment]:
         if isinstance(event, Finished):
@@ -248,8 +278,8 @@ class ReplyListener:
         rest, reply = self._close(counter)
         rest = self._text_hold.close(rest, has_taken_back=self._parser.has_taken_back)
         if not self._tools:
-            return rest, reply
-        shown = [*self._hold.take(rest), *self._hold.release()]
+            return self._cut(rest, is_end=True), reply
+        shown = self._cut([*self._hold.take(rest), *self._hold.release()], is_end=True)
         read = read_calls(reply, self._tools)
         return (shown if read is reply else ()), read
 
@@ -259,9 +289,11 @@ class ReplyListener:
         if parser.is_done:
             parsed = parser.result
             reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
+            settled = settle_reply(parsed, self.request.messages, behind=self._behind, cutter=self._cutter)
             return (), ModelReply(
-                parsed=settle_reply(parsed, self.request.messages, behind=self._behind),
+                parsed=settled,
                 finish=reason,
+                is_repetition=_is_emptied(parsed, settled),
                 usage=finished.usage,
                 calls=tuple(self._calls),
                 cut_usage=self._cut_usage,
@@ -273,8 +305,10 @@ class ReplyListener:
         rest = parser.close(is_stop=is_stop)
         parsed = parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
+        settled = settle_reply(parsed, self.request.messages, cutter=self._cutter)
         return rest, ModelReply(
-            parsed=settle_reply(parsed, self.request.messages),
+            parsed=settled,
+            is_repetition=_is_emptied(parsed, settled),
             finish=ModelFinish.LENGTH if is_cut else finished.reason,
             usage=finished.usage,
             calls=tuple(self._calls),
@@ -296,6 +330,11 @@ class ReplyListener:
         )
         reason = ModelFinish.LENGTH if self._is_loop or self._parser.result.is_cut else ModelFinish.STOP
         return Finished(reason=reason, usage=usage)
+
+
+def _is_emptied(parsed: ParsedReply, settled: ParsedReply) -> bool:
+    """Return whether nothing is left of what a reply had outside its reasoning."""
+    return bool((parsed.text + parsed.content).strip()) and not (settled.text + settled.content).strip()
 
 
 def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
@@ -358,6 +397,7 @@ async def stream_reply(
         # Text before the tag of an answer is reasoning anyway.
         holds_text=TagKind.ANSWER not in kinds and may_leave_open(model.name),
         ends_loops=ends_loops,
+        before=list_messages((), model.counter),
     )
     is_asking = True
     while is_asking:

@@ -95,6 +95,10 @@ def describe_silence(reply: ModelReply, final: FinalReply) -> Sequence[str]:
             "wrote and left none for the answer: raise max_tokens, or lower the model's reasoning effort."
         )
         return (warning,)
-    if not final.answer and reply.parsed.kind is TagKind.ANSWER and reply.finish is ModelFinish.STOP:
+    if final.answer or reply.finish is not ModelFinish.STOP:
+        return () if final.answer or final.thought else ("The model wrote nothing.",)
+    if reply.parsed.kind is TagKind.ANSWER:
         return ("Between its answer tags the model wrote nothing, or only repeated the prompt: there is no answer.",)
-    return () if final.answer or final.thought else ("The model wrote nothing.",)
+    if reply.is_repetition or reply.parsed.text.strip():
+        return ("All that the model wrote repeats the prompt: there is no answer.",)
+    return () if final.thought else ("The model wrote nothing.",)

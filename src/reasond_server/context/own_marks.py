@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import is_placeholder, strip_tags
+from reasond_server.context.own_tags import cut_own_words
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.tags import RESERVED_TAGS, TagKind
 from reasond_server.context.vote_forms import find_value
@@ -19,6 +20,7 @@ from reasond_server.context.vote_forms import find_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.context.own_tags import TagCutter
     from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.model import Message
 
@@ -37,11 +39,13 @@ _ESCAPED_AT_END: Final = re.compile(r"\A(?:\s*&lt;/?answer>)+|(?:&lt;/?answer>\s
 _ANSWER_TAG: Final = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}answer[ \t]{0,2}/?>", re.IGNORECASE)
 
 
-def settle_reply(parsed: ParsedReply, messages: Sequence[Message] = (), *, behind: str = "") -> ParsedReply:
+def settle_reply(
+    parsed: ParsedReply, messages: Sequence[Message] = (), *, behind: str = "", cutter: TagCutter | None = None
+) -> ParsedReply:
     """Return a parsed reply without what is ours.
 
     `messages` are the prompt, whose nonce is taken out wherever it stands. `behind` is what came behind the closing
-    tag.
+    tag. `cutter` knows the tags of ours that may come back without a nonce.
     """
     if parsed.kind is None and _MARKED_TAG.search(parsed.text):
         plain = parse_reply(_MARKED_TAG.sub(r"<\1\2>", parsed.text), kinds=tuple(TagKind), is_stop=not parsed.is_cut)
@@ -55,6 +59,9 @@ def settle_reply(parsed: ParsedReply, messages: Sequence[Message] = (), *, behin
     if parsed.kind is TagKind.ANSWER:
         content, earlier = _choose_answer(content, behind)
         text += earlier
+    if cutter is not None:
+        parts = [cutter.cut_whole(part, messages, kind=parsed.kind) for part in (text, content)]
+        text, content = [cut_own_words(part, messages) for part in parts]
     if (text, content) == (parsed.text, parsed.content):
         return parsed
     return replace(parsed, text=text, content=content)

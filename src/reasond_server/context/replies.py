@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 _TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|action|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
-_CONTINUE_TAG = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}continue[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
-_UNFINISHED_CONTINUE_TAG = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}[a-z]{0,8}[ \t]{0,2}\Z", re.IGNORECASE | re.ASCII)
 _TAG_NAMES = ("answer", "continue", "action", "think")
 _PLAIN_KINDS = (TagKind.ANSWER, TagKind.CONTINUE)
 _KIND_OF_NAME = {kind.value: kind for kind in TagKind}
@@ -382,22 +380,3 @@ def parse_reply(text: str, *, kinds: Collection[TagKind], is_stop: bool) -> Pars
     parser.feed(text)
     parser.close(is_stop=is_stop)
     return parser.result
-
-
-def drop_continue_tags(text: str) -> str:
-    """Return `text` without `<continue>` and `</continue>`, for notes that are shown as an answer or a thought."""
-    return _CONTINUE_TAG.sub("", text) if "<" in text else text
-
-
-class ContinueTagFilter:
-    """Does what `drop_continue_tags` does to text that arrives in pieces; an end that may begin a tag is held back."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, text: str, *, is_end: bool = False) -> str:
-        """Take the next piece, which is the last one with `is_end`, and return the text that is certain now."""
-        certain = drop_continue_tags(self._held + text)
-        unfinished = None if is_end else _UNFINISHED_CONTINUE_TAG.search(certain)
-        self._held = unfinished[0] if unfinished else ""
-        return certain[: unfinished.start()] if unfinished else certain

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
-from reasond_server.context.replies import drop_continue_tags, parse_reply
+from reasond_server.context.replies import parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _MOST_EMPTY_REPLIES = 2
 
+_CUT_LAST: Final = (
+    "The last window was cut off after {tokens} tokens, so its text is not whole: raise chunk_size or max_iterations."
+)
 _MOST_CHARACTERS: Final = 65_536
 _RUN: Final = 5
 _FEWEST_RUNS: Final = 24
@@ -79,7 +82,8 @@ class EndingJudge:
             return WindowEnding(answer=untagged, finish_reason=FinishReason.ANSWERED_UNTAGGED)
         if window.is_last:
             last = content or parsed.written or self.best
-            return WindowEnding(answer=last, finish_reason=FinishReason.MAX_ITERATIONS)
+            cut = _CUT_LAST.format(tokens=reply.usage.output_tokens) if reply.finish is ModelFinish.LENGTH else ""
+            return WindowEnding(answer=last, finish_reason=FinishReason.MAX_ITERATIONS, warning=cut)
         return None
 
     def _end_truncated(self, reply: ModelReply) -> WindowEnding:
@@ -95,13 +99,13 @@ class EndingJudge:
 
 
 def _unwrap_notes(parsed: ParsedReply) -> ParsedReply:
-    """Return the reply of a last window: an answer within its notes is the answer, and no tag of notes is left."""
+    """Return the reply of a last window: an answer within its notes is the answer."""
     if parsed.kind is TagKind.ANSWER:
         return parsed
     inner = parse_reply(parsed.content, kinds=(TagKind.ANSWER,), is_stop=parsed.is_closed)
     if inner.kind is not None:
         return replace(parsed, kind=inner.kind, content=inner.content, is_closed=inner.is_closed)
-    return replace(parsed, text=drop_continue_tags(parsed.text), content=drop_continue_tags(parsed.content))
+    return parsed
 
 
 def _is_untagged(parsed: ParsedReply) -> bool:

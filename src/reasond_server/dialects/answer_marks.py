@@ -97,6 +97,12 @@ _PLACEHOLDERS: Final = (
 PLACEHOLDERS: Final = frozenset(_PLACEHOLDERS.split("|"))
 """What stands between the answer tags of prompts, in small letters: copied, it answers nothing."""
 
+FRAMES: Final = (
+    "instructions?|system|user|assistant|human|response|reply|prompt|context|sources?|task|input|output|example|"
+    "final_answer|result|end|text"
+)
+"""Tags that weak models take for the frame of a text and close without having opened them (SmolLM2-135M-Instruct)."""
+
 _ABBREVIATIONS: Final = (
     "dr mr mrs ms st prof vs etc jr sr inc ltd co corp approx ca fig no vol e.g i.e u.s u.k u.n a.m p.m d.c mt ft"
 )

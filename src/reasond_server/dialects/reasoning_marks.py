@@ -80,7 +80,7 @@ _FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 _QUOTES: Final = frozenset("`\"'\u201c\u201d\u2018\u2019")
 # White space that is looked at behind a mark, to know whether it is spoken of.
 _LOOK_AHEAD: Final = 3
-_MAX_LINE: Final = 200
+_MAX_LINE: Final = 1_000
 
 
 def may_leave_open(model: str) -> bool:
@@ -156,6 +156,29 @@ _FIRSTS: Final = re.compile("[" + re.escape("".join(sorted({each[0] for each in 
 _MOST_HELD: Final = max(map(len, _BEGINNINGS))
 
 
+class Place:
+    """Where the next piece of a text stands.
+
+    Attributes:
+        line: the line before it, or the end of that.
+        is_in_fence: whether a code fence is open.
+    """
+
+    def __init__(self) -> None:
+        self.line = ""
+        self.is_in_fence = False
+
+    def note(self, text: str) -> None:
+        """Take the next piece."""
+        *lines, rest = (self.line + text).split("\n")
+        self.is_in_fence ^= sum(_FENCE_LINE.match(line) is not None for line in lines) % 2 == 1
+        self.line = rest[-_MAX_LINE:]
+
+    def is_quoted(self, after: str) -> bool:
+        """Return whether a mark here, before `after`, is meant as its name."""
+        return self.is_in_fence or is_spoken_of(self.line, after)
+
+
 class MarkReader:
     """Separates reasoning from the answer, piece by piece, and takes out the control tokens of templates.
 
@@ -169,8 +192,7 @@ class MarkReader:
         self._opened = ""
         self._is_begun = False
         self._has_gap = False
-        self._fences = 0
-        self._line = ""
+        self._place = Place()
         self._spoken: set[str] = set()
         self.has_invented = False
 
@@ -247,7 +269,8 @@ class MarkReader:
     def _take_mark(self, mark: str, after: str, pieces: list[Piece]) -> None:
         name = mark.lower()
         is_first = not self._is_begun
-        if self._is_quoted(after) or name in self._spoken or (name in _LINE_ONLY and self._line.strip()):
+        is_quoted = self._is_begun and self._place.is_quoted(after)
+        if is_quoted or name in self._spoken or (name in _LINE_ONLY and self._place.line.strip()):
             self._spoken |= {name, *_CLOSES.get(name, ())}
             self._show(mark, pieces)
         elif name in _CLOSES:
@@ -260,9 +283,6 @@ class MarkReader:
         else:
             self._has_gap = self._has_gap or is_first
 
-    def _is_quoted(self, after: str) -> bool:
-        return self._is_begun and (self._fences % 2 == 1 or is_spoken_of(self._line, after))
-
     def _show(self, text: str, pieces: list[Piece]) -> None:
         """Add text of the answer, without the white space behind a mark."""
         if self._has_gap:
@@ -273,13 +293,8 @@ class MarkReader:
             pieces.append(self._note(text))
 
     def _note(self, text: str) -> Piece:
-        """Return a piece of text; its fences and its last line say whether a later mark is quoted."""
-        if "\n" in text:
-            *lines, rest = (self._line + text).split("\n")
-            self._fences += sum(_FENCE_LINE.match(line) is not None for line in lines)
-            self._line = rest[:_MAX_LINE]
-        else:
-            self._line = (self._line + text)[-_MAX_LINE:]
+        """Return a piece of text; where it ends says whether a later mark is quoted."""
+        self._place.note(text)
         return Piece(text)
 
 

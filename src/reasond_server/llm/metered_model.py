@@ -135,7 +135,8 @@ class _MeteredCall:
     `said` and `thoughts` are its text and its hidden reasoning. `cut_by` is the kind of error that ended the call.
     `spent` is None while only an estimate is known. `lost_tokens` is what was reserved for the last attempt, if it may
     be billed although it failed, `lost_before` the same of earlier attempts. `pieces` is the text that the model wrote,
-    in order, and `calls` are its tool calls.
+    in order, and `calls` are its tool calls. `passed_tokens` is what it had written when it passed its limit, by our
+    counter.
     """
 
     request: ChatRequest
@@ -152,6 +153,7 @@ class _MeteredCall:
     extra_tokens: int | None = None
     counted_tokens: int = 0
     uncounted_bytes: int = 0
+    passed_tokens: int = 0
     is_cut: bool = False
     has_begun: bool = False
     lost_tokens: int = 0
@@ -165,7 +167,8 @@ class MeteredModel(WrappedModel[ChatModel]):
 
     An interrupted call is charged with its prompt and the text that was received, as our counter counts them
     (UsageSource.ESTIMATED). A call that is refused (`errors.UNSPENT`) before any text costs nothing. If a model writes
-    more than `max_tokens`, its stream is closed; with an estimating counter, a lower estimate must exceed the limit.
+    more than `max_tokens`, its stream is closed, and what had come is charged; with an estimating counter, a lower
+    estimate must exceed the limit.
 
     An attempt without an answer that the provider may bill is no usage, because nobody knows it. But budgets count
     what was reserved for it as spent, and its repetition is reserved again.
@@ -565,6 +568,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         call.counted_tokens, call.uncounted_bytes = count_written(whole, counter), 0
         if call.counted_tokens <= call.max_tokens:
             return kept
+        call.passed_tokens = counter.count_text(whole)
         # Text that the run already has stays, even if its upper estimate exceeds the limit.
         call.pieces[-1] = kept[: max(0, len(counter.head(whole, call.max_tokens)) - len(whole) + len(kept))]
         call.is_cut = True
@@ -575,7 +579,8 @@ class MeteredModel(WrappedModel[ChatModel]):
             call.prompt_tokens = self.counter.count_prompt(call.request.messages)
         if call.extra_tokens is None:
             call.extra_tokens = count_extras(call.request, self.counter)
-        written = min(self.counter.count_text("".join([*call.pieces, *call.calls])), call.max_tokens)
+        counted = self.counter.count_text("".join([*call.pieces, *call.calls]))
+        written = max(min(counted, call.max_tokens), call.passed_tokens)
         price = find_price(self._model)
         usage = Usage(
             input_tokens=call.prompt_tokens + call.extra_tokens,

@@ -47,6 +47,7 @@ def test_an_answer_that_was_cut_is_kept_and_ends_nothing_but_the_last_window() -
     ending = EndingJudge().decide(LAST, cut)
     assert ending is not None
     assert (ending.answer, ending.finish_reason) == ("42", FinishReason.MAX_ITERATIONS)
+    assert "cut off after 7 tokens" in ending.warning
     assert not ending.is_answered
 
 
@@ -105,20 +106,6 @@ def test_an_answer_within_the_notes_of_the_last_window_is_the_answer_without_its
     ending = judge.decide(LAST, reply(notes))
     assert ending is not None
     assert (ending.answer, ending.finish_reason, ending.is_answered) == ("42", FinishReason.ANSWERED, True)
-
-
-@pytest.mark.parametrize(
-    ("parsed", "answer"),
-    [
-        (replace(NOTHING, kind=TagKind.CONTINUE, content="so far <continue>41", is_closed=True), "so far 41"),
-        (replace(NOTHING, text="so far 41</continue>"), "so far 41"),
-        (replace(NOTHING, text="so far 41 &lt;continue>"), "so far 41 &lt;continue>"),
-    ],
-)
-def test_no_tag_for_notes_is_left_in_the_answer_of_the_last_window(parsed: ParsedReply, answer: str) -> None:
-    ending = EndingJudge().decide(LAST, reply(parsed))
-    assert ending is not None
-    assert ending.answer == answer
 
 
 WORDS = [

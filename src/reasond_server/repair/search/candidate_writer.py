@@ -304,6 +304,7 @@ class CandidateWriter:
             top_p=self.parameters.top_p,
             kinds=(TagKind.ACTION,) if may_look_up else (),
             label=label,
+            keeps_tags=True,
         )
         async with aclosing(self.model.stream(listener.request)) as events:
             async for event in events:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
 from reasond_server.context.answers import find_marked_answer, split_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
-from reasond_server.context.replies import ContinueTagFilter, drop_continue_tags
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
@@ -17,6 +16,7 @@ from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableAc
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.prefaced_model import list_messages
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
@@ -120,11 +120,10 @@ class React(ReasoningStrategy[ReactConfig]):
             except ContextExhaustedError as error:
                 yield run.end_with(error, FinishReason.TRUNCATED)
                 return
-            shown = _ShownText(has_notes=run.has_notes_in_last_call)
             events = model.stream(listener.request)
             try:
                 async for event in events:
-                    for text in shown.pick(listener.take(event)):
+                    if text := _pick_text(listener.take(event)):
                         yield Wrote(text=text)
                     if listener.is_done:
                         break
@@ -136,7 +135,7 @@ class React(ReasoningStrategy[ReactConfig]):
             if listener.ask_again():
                 continue
             rest, reply = listener.close(model.counter)
-            for text in shown.pick(rest, is_end=True):
+            if text := _pick_text(rest):
                 yield Wrote(text=text)
             step, outcome = await run.take_reply(reply)
             listener = None
@@ -144,18 +143,9 @@ class React(ReasoningStrategy[ReactConfig]):
         yield outcome
 
 
-class _ShownText:
-    """Picks the text of one call that the caller may see: all text except tool calls and, with `has_notes`, tags."""
-
-    def __init__(self, *, has_notes: bool) -> None:
-        self._filter = ContinueTagFilter() if has_notes else None
-
-    def pick(self, fragments: Sequence[Fragment], *, is_end: bool = False) -> Sequence[str]:
-        """Return the text of one event, or of the end of the call; empty for none."""
-        text = "".join([one.text for one in fragments if one.kind is not TagKind.ACTION])
-        if self._filter is not None:
-            text = self._filter.feed(text, is_end=is_end)
-        return (text,) if text else ()
+def _pick_text(fragments: Sequence[Fragment]) -> str:
+    """Return the text that the caller may see: all but tool calls."""
+    return "".join([one.text for one in fragments if one.kind is not TagKind.ACTION])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,11 +166,6 @@ class ReactRun:
     used_tokens: int = 0
     has_partial_result: bool = False
     _last_metrics: ReactMetrics | None = None
-
-    @property
-    def has_notes_in_last_call(self) -> bool:
-        """Whether this call has to answer, and the prompt named `<continue>`, which a model may write all the same."""
-        return self.due is not None and not self.specs
 
     async def prepare_call(self) -> ReplyListener:
         """Prepare the call of the next cycle; it demands an answer if one is due.
@@ -209,16 +194,13 @@ class ReactRun:
             tools=self._list_offered(),
             described=self.specs,
             tool_choice="auto" if self.due is None else "none",
+            before=list_messages((), self.context.model.counter),
         )
 
     async def take_reply(self, reply: ModelReply) -> tuple[Step, Outcome | None]:
         """Handle a reply; return its step, and the outcome if it is the last reply."""
         self.used_tokens += reply.spent.total_tokens
         parsed = reply.parsed
-        if self.has_notes_in_last_call:
-            # This prompt named the tag, and this call has to answer; the tag is no stop string, so text may follow it.
-            parsed = replace(parsed, text=drop_continue_tags(parsed.text))
-            reply = replace(reply, parsed=parsed)
         has_words = bool((parsed.text + parsed.content).strip())
         self.empty_in_a_row = 0 if has_words or reply.calls else self.empty_in_a_row + 1
         answer = parsed.content.strip() if parsed.kind is TagKind.ANSWER else ""
