@@ -26,9 +26,10 @@ _WRAPPERS: Final = frozenset(
 )
 _MOST_CHARACTERS: Final = 50_000
 _MOST_VALUES: Final = 5
-# A string is kept as it is; around strings, comments and commas before a bracket are dropped and Python's words read.
+# Of a string only line feeds are escaped; around strings, comments and commas before a bracket are dropped, Python's
+# words read, and names put into quotes.
 _TOKEN: Final = re.compile(
-    r'"(?:[^"\\]|\\.)*"|(?P<comment>//[^\n]*|/\*.{0,2000}?\*/|(?<![\w\]}"])#[^\n]*)|'
+    r'"(?P<string>(?:[^"\\]|\\.)*)"|\u201c(?P<curly>[^"\\\n\u201d]*)\u201d|(?<=[{,\s])(?P<name>[A-Za-z_]\w{0,63})(?=\s{0,8}:)|(?P<comment>//[^\n]*|/\*.{0,2000}?\*/|(?<![\w\]}"])#[^\n]*)|'
     r"(?P<comma>,(?=(?:\s++|//[^\n]*+|/\*[^*]{0,200}+\*/)*+[}\]]))"
     r"|(?P<word>\b(?:True|False|None|NaN|undefined)\b)|'(?P<single>(?:[^'\\\n]|\\.)*)'",
     re.DOTALL,
@@ -72,6 +73,10 @@ def _write_token(found: re.Match[str]) -> str:
         return ""
     if (word := found["word"]) is not None:
         return _WORDS[word]
+    if (name := found["name"] or found["curly"]) is not None:
+        return f'"{name}"'
+    if (string := found["string"]) is not None:
+        return '"' + string.replace("\n", "\\n").replace("\t", "\\t") + '"'
     if (single := found["single"]) is not None:
         return '"' + single.replace("\\'", "'").replace('"', '\\"') + '"'
     return found[0]

@@ -24,12 +24,14 @@ from reasond_server.context.vote_forms import DECIMAL, find_value
 from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,
     ANNOUNCEMENT,
+    CHOSEN,
     CONCLUSIONS,
     EXAMPLE_ANSWER,
     EXPLANATIONS,
     HEADING,
     NEGATIONS,
     PLACEHOLDERS,
+    REMARKS,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _MARK = re.compile(
     rf"(?<![^\W\u3040-\u9fff\uac00-\ud7a3]){ANNOUNCEMENT}"
-    rf"|^[ \t]{{0,8}}(?:#{{1,6}}[ \t]|[*_]{{2,3}})[ \t]{{0,4}}(?:{HEADING})[*_:\uff1a]{{0,4}}[ \t]{{0,8}}$"
+    rf"|{CHOSEN}|^[ \t]{{0,8}}(?:#{{1,6}}[ \t]|[*_]{{2,3}})[ \t]{{0,4}}(?:{HEADING})[*_:\uff1a]{{0,4}}[ \t]{{0,8}}$"
     rf"|\bfinal answer\b(?=[*_\s]{{0,4}}[$\\*\d\n])|^[ \t]{{0,8}}(?:a|答)[:\uff1a]"
     r"|^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)",
     re.IGNORECASE | re.MULTILINE,
@@ -59,6 +61,7 @@ _FENCED = re.compile(r"(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1|\Z)", re.DOTALL)
 _FENCE_OR_DATA = re.compile(r"^ {0,3}(?:```|~~~)|^\s*[\[{]\s*[\"{]", re.MULTILINE)
 _EXPLAINED = re.compile(rf"[*_#(]{{0,3}}(?:{EXPLANATIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。\uff01\uff1f]")
+_REMARK = re.compile(REMARKS, re.IGNORECASE)
 _EDGES: Final = " \t\r\n\"'`*_[](){}<>.:"
 _TAGS_BEFORE = re.compile(r"(?:\s*+(?:<|&lt;)/?answer>)++", re.IGNORECASE)
 _TAG_AT_END = re.compile(r"(?:<|&lt;)/?answer>\Z", re.IGNORECASE)
@@ -190,10 +193,19 @@ def _read_marked(text: str, mark: re.Match[str]) -> str:
         behind = "\n".join(lines[number + 1 :]).strip()
         if (number or shown.endswith(":")) and behind and not _is_value(shown) and not _EXPLAINED.match(behind):
             return "\n".join(lines[number:]).strip()
-        sentence = cut_sentence(shown)
+        sentence = _cut_remark(cut_sentence(shown))
         is_in_prose = not number and mark.start() and text[mark.start() - 1] not in "\n*_#"
         return "" if is_in_prose and len(sentence.split()) > _MOST_WORDS_OF_SENTENCE else sentence
     return ""
+
+
+def _cut_remark(sentence: str) -> str:
+    """Return the value that a sentence begins with, without a remark behind it; another sentence as it is."""
+    if sentence.endswith("}") and sentence.count("{") < sentence.count("}"):
+        # It stood in a box.
+        sentence = sentence.rstrip("}")
+    found = _REMARK.search(sentence)
+    return sentence[: found.start()] if found and find_value(sentence[: found.start()]) else sentence
 
 
 def _clean(line: str) -> str:

@@ -14,6 +14,7 @@ from reasond_server.context.own_tags import TagCutter, find_own_names
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.reply_holds import CallHold, LoopWatch, TextHold
 from reasond_server.context.tags import TagKind
+from reasond_server.dialects.native_calls import unwrap_arguments
 from reasond_server.dialects.reasoning_marks import LONE_CLOSE, may_leave_open
 from reasond_server.dialects.written_calls import read_text_calls
 from reasond_server.errors.base import InternalError
@@ -224,7 +225,7 @@ class ReplyListener:
             self._written.append(event.text)
             return self._parser.feed_reasoning(event.text)
         else:
-            self._calls.append(event)
+            self._calls.append(unwrap_arguments(event, self._tools.get(event.name)))
         return ()
 
     def _show(self, fragments: Sequence[Fragment]) -> Sequence[Fragment]:

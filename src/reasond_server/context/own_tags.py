@@ -198,7 +198,9 @@ def _drop_fenced(content: str) -> str:
 
 def _repeats(part: str, ours: Sequence[str], words: str) -> bool:
     """Return whether a sentence stands in `words`, or has one of `ours` in it."""
-    if len(part) < _FEWEST_CHARACTERS:
-        return False
-    bare = part.strip(_EDGES)
-    return (len(bare) >= _FEWEST_CHARACTERS and bare in words) or any(each in part for each in ours)
+    return _is_part(part, words) or (len(part) >= _FEWEST_CHARACTERS and any(each in part for each in ours))
+
+
+def _is_part(part: str, words: str) -> bool:
+    bare = part.casefold().strip(_EDGES)
+    return len(bare) >= _FEWEST_CHARACTERS and bare in words

@@ -137,7 +137,7 @@ _QUANTITY = re.compile(rf"(?P<value>{_VALUE.pattern}) ?(?P<unit>{_UNIT})")
 _NAMED_QUANTITY = re.compile(
     rf"({_VALUE.pattern}) ?((?:°|[^\W\d_])(?:[^\W\d_]|[°/ ]){{0,40}}[^\W\d_]|[^\W\d_a-z])", re.IGNORECASE
 )
-_COPULA = re.compile(r"(?<=\d) ?(?:です|である|だ|입니다|이다|예요|이에요)[.。]?$")
+_COPULA = re.compile(r"(?:(?<=\d)|(?<=\b[A-Ha-h])|(?<=[)\uff09])) ?(?:です|である|だ|입니다|이다|예요|이에요)[.。]?$")
 _MONEY = re.compile(rf"(?P<sign>[+-]?) ?(?P<currency>{PREFIX_CURRENCIES}) ?(?P<rest>-?[\d.].*)", re.IGNORECASE)
 _NAME_OF_DIGITS = re.compile(r"[+-]?(?:0\d.*|[1-9]\.[12]0)")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[ '_]\d{3})+(?![\d])|(?<![\d.,])\d{1,2}(?:,\d{2})+,\d{3}(?![\d,])")

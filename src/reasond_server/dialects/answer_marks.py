@@ -32,7 +32,7 @@ _LANGUAGES: Final = (
     ("", "jawaban|jawabannya", " adalah| akhir adalah| akhir| yang benar adalah"),
     (
         "最终|最後の|最后|正确|正確|标准|因此|所以|故|本题|最終的な|正しい|最終",
-        "答案|答え|解答|回答",
+        "答案|答え|解答|回答|正解",
         "是|为|為|は|应为|應為|选|選",
     ),
     ("최종 |정확한 ", "정답|답변|답|대답", "은|는"),
@@ -69,6 +69,15 @@ CONCLUSIONS: Final = (
     "takže|所以|因此|故|综上|总共|したがって|よって|따라서|그러므로"
 )
 """Words that begin a sentence which concludes."""
+
+CHOSEN: Final = r"(?:故|应|應|因此|所以|本题)[选選](?:择|擇)?[:\uff1a]?(?=\s?[(\uff08]?[A-H](?![A-Za-z]))"
+"""An announcement of the letter of a choice by its verb, in Chinese."""
+
+REMARKS: Final = (
+    r"\s?\((?:see|from|by|using|as|because|since|step|cf\.|per|voir|siehe|ver)\b[^()]{0,80}\)$"
+    r"|,\s(?:and )?not\s.{1,60}$"
+)
+"""What stands behind a value in its sentence and is no part of it."""
 
 EXPLANATIONS: Final = (
     "explanation|reason|reasoning|because|note|justification|this is because|since|here is why|why|confidence|source|"

@@ -30,6 +30,9 @@ def read_object(text: str) -> dict[str, Any] | None:
         # Sent twice, or with the end of a template behind it: vllm-project/vllm#51697, #51701.
         found, end = scanned
         rest = text[end:]
+        if found == {} and rest.lstrip().startswith("{"):
+            # Some servers begin the arguments with an empty object.
+            return read_object(rest)
         if not _LEFT_BEHIND.fullmatch(rest) and _read_value(rest) != found:
             return None
     return found if isinstance(found, dict) else None

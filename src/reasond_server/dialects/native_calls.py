@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.dialects.json_repairs import read_object
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 # vllm-project/vllm#32587; the names that harmony, Gemini and Kimi put before and behind that of the tool.
 _PREFIX: Final = re.compile(r"(?:(?:functions|function|tools|default_api)[.:])+")
+# vllm-project/vllm-ascend#12398
+_TAG: Final = re.compile(r"</?[\w:-]{1,20}>")
 _SUFFIX: Final = re.compile(r"(?:<[|\uff5c]|\s*\(|:\d+$|\s).*", re.DOTALL)
 _OWN_MEMBERS: Final = frozenset({"index", "id", "type", "function", "name", "arguments", "parameters", "input", "args"})
 # How Gemma 4 writes quotes (vllm-project/vllm#44522).
@@ -25,7 +27,7 @@ _NO_ARGUMENTS: Final = frozenset({"", "null", "none", '""'})
 
 def clean_name(name: str) -> str:
     """Return the name of a tool without what a template or a gateway puts around it."""
-    name = name.strip()
+    name = _TAG.sub("", name).strip() or name
     return _SUFFIX.sub("", _PREFIX.sub("", name)) or name
 
 
@@ -41,6 +43,25 @@ def clean_arguments(arguments: object) -> str:
     if not isinstance(arguments, str):
         return json.dumps(arguments, ensure_ascii=False)
     return arguments if _is_object(arguments) else _write(read_object(arguments.replace(_QUOTE, '"')), arguments)
+
+
+def close_arguments(arguments: str) -> str:
+    """Return arguments with the closing brackets that they lack, if they are an object then."""
+    if _is_object(arguments):
+        return arguments
+    found = (read_object(arguments.rstrip() + missing) for missing in ("}", "]}", "}}"))
+    return _write(next((each for each in found if each is not None), None), arguments)
+
+
+def unwrap_arguments(call: ToolCall, schema: Mapping[str, Any] | None) -> ToolCall:
+    """Return a call whose arguments are wrapped as `{"arguments": {...}}` without that; a tool may have such an one."""
+    given = read_object(call.arguments_json) if call.arguments_json[:1] == "{" else None
+    name = next(iter(given), "") if given and len(given) == 1 else ""
+    properties = (schema or {}).get("properties")
+    if given is None or name not in _ARGUMENTS or not isinstance(properties, dict) or name in properties:
+        return call
+    inner = given[name] if isinstance(given[name], dict) else None
+    return call if inner is None else replace(call, arguments_json=json.dumps(inner, ensure_ascii=False))
 
 
 def _write(found: dict[str, Any] | None, written: str) -> str:
@@ -142,6 +163,12 @@ class NativeCalls:
         several.append(_OpenCall())
         return several[-1]
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether there are calls, and nothing can follow the arguments of any."""
+        opened = [call for several in self._open.values() for call in several]
+        return bool(opened) and all(call.name and call.has_whole_arguments() for call in opened)
+
     def take(self, *, may_be_cut: bool) -> Iterator[ToolCall]:
         """Yield the calls that came, each once; if the answer was cut, only those with whole arguments."""
         opened, self._open = self._open, {}
@@ -149,6 +176,7 @@ class NativeCalls:
             arguments = call.join()
             if not call.name or (may_be_cut and not _is_object(arguments)):
                 continue
+            arguments = close_arguments(arguments)
             extra = json.dumps(call.extra, ensure_ascii=False) if call.extra else ""
             made = ToolCall(
                 call_id=call.call_id or f"call_{len(self._given)}",

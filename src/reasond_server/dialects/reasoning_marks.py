@@ -27,7 +27,8 @@ _LEAVES_OPEN: Final = re.compile(
     re.IGNORECASE,
 )
 
-# DeepSeek, Qwen; QwenLM/qwen-code#8818; Seed-OSS; MiniMax; LongCat; Magistral; Kimi-VL; Cohere; OpenThinker; Gemma.
+# DeepSeek, Qwen; QwenLM/qwen-code#8818; Seed-OSS; MiniMax; LongCat; Magistral; Kimi-VL; Cohere; OpenThinker; Kimi K3
+# (vllm-project/vllm#51399); Gemma.
 _PAIRS: Final = (
     *((f"<{name}>", f"</{name}>") for name in ("think", "thinking", "seed:think", "mm:think", "antml:thinking")),
     ("<longcat_think>", "</longcat_think>"),
@@ -37,6 +38,7 @@ _PAIRS: Final = (
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
     ("<|think|>", "<|/think|>"),
     ("<|thinking|>", "<|/thinking|>"),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ("<|channel>thought", "<channel|>"),
     ("<unused94>thought", "<unused95>"),
 )
@@ -58,9 +60,14 @@ _CONTROL: Final = (
     *(f"<|{name}|>" for name in ("begin_of_solution", "end_of_solution", "begin_of_box", "end_of_box")),
     *("</s>", "<s>", "<eos>", "<bos>", "<pad>", "<end_of_turn>", "<start_of_turn>model", "<turn|>", "[/INST]"),
     *("<|im_start|>assistant", "<|start_header_id|>assistant<|end_header_id|>", "<|start|>assistant"),
+    # Kimi K3, Kimi-VL (Blaizzy/mlx-vlm#1932), Granite, EXAONE, HyperCLOVA X, Ling, Apertus, ERNIE, Code Llama, Llama 4.
+    *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>", "[EOS]"),
+    *("[EOT]", "<|im_assistant|>", "<|end_of_role|>", "[|endofturn|]", "<|endofturn|>", "<|role_end|>", "<eot>"),
+    *("<|assistant_end|>", "<|end_of_sentence|>", "<|eot|>", "<|fim_pad|>", "<end_of_utterance>", "<seed:eos>"),
     *("<|channel|>final<|message|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<\uff5cAssistant\uff5c>"),
 )
 _OTHER_SPEAKERS: Final = (
+    *("<|observation|>", "<|im_user|>user", "<s>[INST]", "[|user|]", "<|start_of_role|>user"),
     *("<|im_start|>user", "<|im_start|>system", "<|start_header_id|>user<|end_header_id|>", "<|user|>"),
     *("<start_of_turn>user", "<|start|>user", "<\uff5cUser\uff5c>", "<|turn>user"),
 )
@@ -77,6 +84,7 @@ _SPEAKERS: Final = frozenset(map(str.lower, _OTHER_SPEAKERS))
 _IN_SENTENCE: Final = re.compile(r"[\w,:][ \t]{1,8}\Z")
 _WORD_BEHIND: Final = re.compile(r"[ \t]{1,8}[a-z]")
 _FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
+_CLOSING_LINE: Final = re.compile(r" {0,3}(?:`{3,}|~{3,})[ \t]*")
 _QUOTES: Final = frozenset("`\"'\u201c\u201d\u2018\u2019")
 # White space that is looked at behind a mark, to know whether it is spoken of.
 _LOOK_AHEAD: Final = 3
@@ -176,7 +184,8 @@ class Place:
 
     def is_quoted(self, after: str) -> bool:
         """Return whether a mark here, before `after`, is meant as its name."""
-        return self.is_in_fence or is_spoken_of(self.line, after)
+        is_closed = self.is_in_fence and _CLOSING_LINE.fullmatch(self.line)
+        return (self.is_in_fence and not is_closed) or is_spoken_of(self.line, after)
 
 
 class MarkReader:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 _ENDS: Final = frozenset({b"[done]", b'"[done]"', b"done", b"[end]"})
 _DATA: Final = b"data:"
+# What proxies make of the comments that keep a stream open (mnfst/llm-gateway#2053).
+_NOTHING: Final = frozenset({b"ping", b"keep-alive", b"keepalive", b"heartbeat"})
 # FastAPI, Cloudflare, vLLM, Bedrock: errors that are called otherwise than `error`.
 _CODES: Final = ("code", "status", "status_code", "statusCode")
 
@@ -28,6 +30,8 @@ def split_data(data: bytes) -> Sequence[bytes]:
     data = data.strip()
     while data.startswith(_DATA):
         data = data[len(_DATA) :].lstrip()
+    if data.startswith(b":") or data.lower() in _NOTHING:
+        return ()
     if b"\n" not in data and b"}{" in data and not _is_json(data):
         return _split_values(data.decode(errors="replace"))
     if b"\n" not in data or _is_json(data):

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 # Nemotron, Seed-OSS, InternLM, LM Studio (lmstudio-ai/lmstudio-bug-tracker#630), Phi-4-mini, Llama 4, functionary,
 # Qwen-Agent, and the form of our own prompts.
 _MARK: Final = re.compile(
-    r"<\|?(?:[a-z]{1,16}:)?tool_?calls?(?:_start|_section_begin|_begin)?\|?>|<TOOLCALL>|<\|?tools_prefix\|>"
+    r"<\|?(?:[a-z]{1,16}[:_])?tool_?calls?(?:_start|_section_begin|_begin)?\|?>|<TOOLCALL>|<\|?tools_prefix\|>"
     r"|<(?:antml:)?function_?calls?>|<start_function_call>|<function(?:=|\s+name=)|<(?:antml:)?invoke\s+name="
     r"|<xai:function_call\s+name=\"|<\|function_call\|>|<\|plugin\|>|<\|message_sep\|>\s*function call"
     r"|\[TOOL_CALLS\]|<\|python_tag\|>|<\|START_ACTION\|>|<\|action_start\|>"
     r"|<[|\uff5c](?:tool[\u2581_ ]calls?[\u2581_ ]begin|DSML)[|\uff5c]"
     r"|(?:<\|start\|>assistant\s*)?(?:<\|channel\|>\s*(?:commentary|analysis)\s*|(?<=assistant )|^commentary\s*)?"
     r"to=(?:functions\.|[\w.]{1,128}[^\n<]{0,20}<\|(?:message|constrain)\|>)"
+    r"|<tool_code>|<\|open\|>tools<\|sep\|>|\[Calling tool:|\[tool_call:"
     r"|<execute_tool>|<tool[_-](?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
     r"|\u273fFUNCTION\u273f"
     r"|<action>(?=\s*(?:```\w*\s*)?\{)|<tools>(?=\s*[{\[])",
@@ -38,7 +39,7 @@ _MARK: Final = re.compile(
 _MAY_BEGIN: Final = re.compile(
     r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
     r"|^<[a-z_][\w.-]{0,64}>\s*(?:$|\{)|^<[a-z_][\w.-]{0,64}\s\w{1,64}=|<use_tool\b|^@?[a-z_][\w.]{0,64}(?:\[A|\s?\{)"
-    r"|^\[?[a-z_][\w.]{0,64}\("
+    r"|\[Calling\b|^\[?[a-z_][\w.]{0,64}\("
     r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
     r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
     re.IGNORECASE | re.MULTILINE,
@@ -53,6 +54,14 @@ _PARAMETER: Final = re.compile(
     r"<(?:[^<>\s]{0,12}[:\uff5c])?parameter(?:=|\s+name=)[\"']?(?P<name>[^\"'<>\s]{1,128})[\"']?[^<>]{0,40}>"
     r"(?P<value>.*?)(?:</(?:[^<>\s]{0,12}[:\uff5c])?parameter>|(?=<(?:[^<>\s]{0,12}[:\uff5c])?parameter))",
     re.DOTALL | re.IGNORECASE,
+)
+# Kimi K3 (vllm-project/vllm#51399), in the words of the form above: a pattern, and what takes its place.
+_KIMI: Final = (
+    (re.compile(r"<\|open\|>call tool=\"([\w.:-]{1,128})\"[^<]{0,40}<\|sep\|>"), r"<function=\1>"),
+    (re.compile(r"<\|open\|>argument key=\"([^\"<]{1,128})\"[^<]{0,40}<\|sep\|>"), r"<parameter=\1>"),
+    (re.compile(r"<\|close\|>call<\|sep\|>"), "</function>"),
+    (re.compile(r"<\|close\|>argument<\|sep\|>"), "</parameter>"),
+    (re.compile(r"<\|(?:open|close)\|>json[^<]{0,40}<\|sep\|>"), ""),
 )
 _PARAMETER_BEGINS: Final = re.compile(r"<(?:[^<>\s/]{0,12}[:\uff5c])?parameter(?:=|\s)", re.IGNORECASE)
 _GLM: Final = re.compile(r"<tool_call>\s*([\w.-]{1,128})\s*(<arg_key>.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -80,6 +89,7 @@ _ATTRIBUTES_TAG: Final = re.compile(
 )
 _ATTRIBUTE: Final = re.compile(r"(\w{1,64})=\"([^\"]*)\"")
 _TAGGED: Final = re.compile(r"<([A-Za-z_]\w{0,63})>(.*?)</\1>", re.DOTALL)
+_TAGGED_ALONE: Final = re.compile(r"(?:\s*<([A-Za-z_]\w{0,63})>(?:(?!</\1>).)*</\1>)+\s*", re.DOTALL)
 _FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
 # What may stand between the name of a tool and its arguments, and behind them.
 _TAG_OF_ARGUMENTS: Final = re.compile(r"\b(?:ARGS|arguments|parameters|input|use_tool|with)\b:?", re.IGNORECASE)
@@ -168,7 +178,8 @@ def _keep_name(found: re.Match[str]) -> str:
 
 def _find_mark(text: str) -> re.Match[str] | None:
     for found in _MARK.finditer(text):
-        is_quoted = text[: found.start()].endswith(("`", '"', "'")) or text[found.end() : found.end() + 1] in {"`", '"'}
+        behind = "" if found[0].endswith("=") else text[found.end() : found.end() + 1]
+        is_quoted = text[: found.start()].endswith(("`", '"', "'")) or behind in {"`", '"'}
         if not is_quoted and len(_FENCE_LINE.findall(text, 0, found.start())) % 2 == 0:
             return found
     return None
@@ -225,6 +236,8 @@ def _list_properties(schema: Json | None) -> Mapping[str, Any]:
 
 def _read_marked(region: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
     """Yield the names and arguments in a text that begins with a mark."""
+    for form, ours in _KIMI if "<|open|>" in region else ():
+        region = form.sub(ours, region)
     if named := list(_NAMED.finditer(region)):
         for found in named:
             # Closed with its call, a parameter needs no end of its own (ollama/ollama#18563).
@@ -237,7 +250,7 @@ def _read_marked(region: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, 
             is_whole = len(pairs) == found[2].count("<arg_key>")
             yield found[1], {key: _read_typed(text, key, schema) for key, text in pairs} if is_whole else pairs
     else:
-        calls = list(_read_values(region))
+        calls = list(_read_values(region, tools))
         yield from calls or _read_python(_TOKEN.sub("", _MARK.sub("", region)).strip(), tools)
 
 
@@ -249,6 +262,8 @@ def _read_parameters(body: str, schema: Json | None) -> Any:  # noqa: ANN401 - a
     if pairs:
         return {name: _read_typed(text, name, schema) for name, text in pairs}
     body, start = body.removesuffix("</parameter>"), body.find("{")
+    if tagged := _TAGGED_ALONE.fullmatch(body) and _TAGGED.findall(body):
+        return {name: _read_typed(text, name, schema) for name, text in tagged}
     return {} if not body.strip() else read_object(body[start : body.rfind("}") + 1]) if start >= 0 else body.strip()
 
 
@@ -265,7 +280,7 @@ def _read_typed(text: str, name: str, schema: Json | None) -> Any:  # noqa: ANN4
         return text
 
 
-def _read_values(region: str) -> Iterator[tuple[str, Any]]:
+def _read_values(region: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:
     """Yield the calls in the JSON values of a text; an object without a name has that of the word before it."""
     region, place, failed = _QUOTE.sub('"', _BRACKETED.sub(" ", region)), 0, 0
     # Each bracket that nothing closes is looked for up to the end of the text.
@@ -281,7 +296,7 @@ def _read_values(region: str) -> Iterator[tuple[str, Any]]:
             continue
         value, end = scanned
         gap = _TOKEN.sub(" ", region[place : found.start()])
-        calls = list(_read_calls(value))
+        calls = list(_read_calls(value)) or list(_read_keyed(value, tools))
         addressed = _RECIPIENT.findall(region, place, found.start())
         if addressed and isinstance(value, dict):
             calls = [(addressed[-1], value)]

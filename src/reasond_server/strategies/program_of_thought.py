@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from reasond_server.context.answers import strip_tags
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
@@ -220,14 +222,14 @@ def read_program(text: str, *, is_whole: bool) -> str:
     are any. Without a block it is what stands between `<python>` or `<code>` tags, or the whole text if it prints. A
     block without its end counts only if the model ended the reply (`is_whole`). The prompts of a session are left out.
     """
-    blocks = read_blocks(text)
+    blocks = read_blocks(text := strip_tags(text) if "answer>" in text else text)
     whole = [block for block in blocks if block.text.strip() and (block.is_closed or is_whole)]
     usable = [block for block in whole if block.language in _PYTHON] or whole
     if usable:
         return _drop_prompts(next((block for block in reversed(usable) if "print(" in block.text), usable[-1]).text)
     if tagged := _TAGGED.findall(text):
         return _drop_prompts(str(tagged[-1][1]))
-    return _drop_prompts(text.strip().strip("`")) if is_whole and not blocks and "print(" in text else ""
+    return _drop_prompts(dedent(text.strip("`\r\n"))) if is_whole and not blocks and "print(" in text else ""
 
 
 def _drop_prompts(program: str) -> str:

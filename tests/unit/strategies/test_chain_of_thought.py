@@ -84,7 +84,7 @@ async def test_without_an_injected_source_every_run_has_a_nonce_of_its_own() -> 
         (Reply(text="", finish=ModelFinish.LENGTH, reasoning="Hm"), "", "Hm", FinishReason.TRUNCATED),
         (Reply(text="a<answer>b", finish=ModelFinish.CONTENT_FILTER), "b", "a", FinishReason.CONTENT_FILTERED),
         (Reply(text="a", finish=ModelFinish.CONTENT_FILTER), "", "a", FinishReason.CONTENT_FILTERED),
-        ("<continue>a</continue>b", "<continue>a</continue>b", "", FinishReason.ANSWERED_UNTAGGED),
+        ("<continue>a</continue>b", "ab", "", FinishReason.ANSWERED_UNTAGGED),
     ],
 )
 async def test_every_ending_is_told_apart(reply: str | Reply, answer: str, thought: str, finish: FinishReason) -> None:

@@ -112,6 +112,9 @@ class ChatDecoder:
             raise UpstreamReportError(chunk)
         for report in find_usages(chunk):
             self._report = merge_reports(self._report, report)
+            if not (choices or self._kinds) and self._calls.are_whole:
+                # The usage of all stands last; some never say that they ended for calls (earendil-works/pi#6226).
+                self._kinds.append(FinishKind.TOOL_CALLS)
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index") in _FIRST:
                 self._read_choice(choice, pieces)
