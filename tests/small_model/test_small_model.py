@@ -56,7 +56,7 @@ MATERIAL: Final = " ".join(f"In street {number} there are {number % 5 + 2} shops
 TAG: Final = re.compile(rf"</?(?:{'|'.join(RESERVED_TAGS)}) [a-z]{{16,64}}|</?(?:answer|continue|action|think)\b")
 """Marks of fences and tags of the protocol; the bare name of a section is the model's own text."""
 SPOKEN: Final = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)|`[^`\n]*`|(?<=[\w,:] )<[^<>]*>(?= [a-z])", re.DOTALL)
-"""Code, and tags in the middle of a sentence, which an answer may have (decision 0069)."""
+"""Code, and tags in the middle of a sentence, which an answer may have (decision 0074)."""
 BROKEN_FORM: Final = "MODEL_PROTOCOL"
 """The named end of a turn whose model broke the form of calls each time."""
 FENCED: Final = re.compile(r"<(\w+) ([a-z]{16,64})[^<>]*>.*?</\1 \2>", re.DOTALL)

@@ -16,7 +16,7 @@ from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableAc
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.llm.prefaced_model import list_messages
+from reasond_server.llm.wrapped_models import list_messages
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
