@@ -354,6 +354,7 @@ class Server:
             core.reasoning,
             core.turns,
             desk=core.observed,
+            budget=self._settings.a2a.budget,
             write_timeout_s=self._settings.server.write_timeout_s,
             observer=self._telemetry.observer,
         )

@@ -27,7 +27,7 @@ from reasond_server.config.tools import ToolsSettings
 from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
-from reasond_server.types.tasks import TaskForm  # noqa: TC001 - pydantic reads it
+from reasond_server.types.tasks import Budget, TaskForm
 from reasond_server.webhooks.webhook_policy import WebhookPolicy
 
 
@@ -78,6 +78,23 @@ class A2aSettings(Section):
         description="Whether A2A 1.0 is served at /a2a/ of http_address and as lf.a2a.v1.A2AService of gRPC; needs "
         "reasond-server[a2a].",
     )
+    max_elapsed_s: float = Field(
+        default=3_600.0,
+        ge=0.001,
+        le=86_400,
+        description="Most seconds of a task whose message names no budget: nobody has to stay while it runs.",
+    )
+    max_total_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=2**53 - 1,
+        description="Most tokens of such a task, of all its model calls; 0: any.",
+    )
+
+    @property
+    def budget(self) -> Budget:
+        """The bounds on a task whose message names none."""
+        return Budget(max_elapsed_s=self.max_elapsed_s, max_total_tokens=self.max_total_tokens or None)
 
 
 class McpSettings(Section):

@@ -14,6 +14,8 @@ from google.protobuf import any_pb2, empty_pb2, json_format
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import TRANSPORT, get_current_call, get_current_principal
 from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clip_message
 from reasond_server.grpc_api.stream_writer import StallWatch
@@ -123,7 +125,16 @@ class A2aServicer:
 
 
 def _to_json(message: Message) -> dict[str, Any]:
-    return json_format.MessageToDict(message)
+    """Return a message as JSON.
+
+    Raises:
+        InvalidRequestError: a number is not finite, or a time none of the years 1 to 9999.
+    """
+    try:
+        return json_format.MessageToDict(message)
+    except (json_format.SerializeToJsonError, ValueError, OverflowError):
+        text = "must have finite numbers, and times in the years 1 to 9999"
+        raise InvalidRequestError.of(Violation(field="request", description=text)) from None
 
 
 def _to_message(body: dict[str, Any], kind: type[Message]) -> Message:

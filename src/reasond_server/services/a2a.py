@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService
-    from reasond_server.types import Principal
+    from reasond_server.types import Budget, Principal
 
 _PUSH: Final = (
     "CreateTaskPushNotificationConfig",
@@ -61,10 +61,11 @@ def serve_a2a(
     turns: TurnService,
     *,
     desk: ExecutionDesk,
+    budget: Budget,
     write_timeout_s: float,
     observer: CallObserver,
 ) -> A2aInterface:
-    """Return the bindings of A2A; `desk` finds executions of every kind.
+    """Return the bindings of A2A; `desk` finds executions of every kind, `budget` bounds tasks that name none.
 
     Raises:
         SettingsError: the package with the messages of A2A is not installed.
@@ -77,7 +78,7 @@ def serve_a2a(
         ) from error
     catalogue = ModelCatalogue(strategies=reasoning.strategies(), offers_auto=reasoning.offers_auto)
     runs = AskedRuns(reasoning=reasoning, turns=turns, turn_operation=TURNS.operation("RunTurn"))
-    methods = _list_methods(Tasks(runs=runs, desk=desk, catalogue=catalogue))
+    methods = _list_methods(Tasks(runs=runs, desk=desk, catalogue=catalogue, budget=budget))
     operations = A2aOperations(
         answer={name: partial(_answer, method) for name, method in methods.items()},
         follow={name: partial(_follow, each, each.streaming) for name, each in methods.items() if each.streaming},

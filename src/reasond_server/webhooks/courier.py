@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -158,7 +160,7 @@ class Courier:
         wait_s = min(_FIRST_WAIT_S * _GROWTH ** min(letter.attempts - 1, 20), _LONGEST_WAIT_S)
         wait_s *= 0.5 + self._random() / 2
         facts = {"webhook": receiver.name, "webhook_id": letter.notice_id, "attempt": letter.attempts}
-        is_last = self._now().timestamp() + wait_s > letter.create_time + self._policy.retry_for_s
+        is_last = self._outbox.measure_age(letter) + wait_s > self._policy.retry_for_s
         if failure == str(_GONE) or is_last:
             self._observer.webhook_sent("given_up")
             _log.error("a webhook is given up: %s", failure, extra=facts)
@@ -207,8 +209,9 @@ def open_receivers(policy: WebhookPolicy) -> Sequence[_Receiver]:
 
 
 def _read_host(url: str) -> str:
-    """Return the host of `url`; empty if there is none."""
-    try:
-        return (urlsplit(url).hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+    """Return the host of `url`, an address in its canonical form; empty if there is none."""
+    host = ""
+    with suppress(ValueError):
+        host = (urlsplit(url).hostname or "").rstrip(".")
+        host = str(ip_address(host))
+    return host

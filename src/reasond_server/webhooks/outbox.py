@@ -85,6 +85,10 @@ class Outbox:
         """Remove what is too old to be sent, as for receivers that are no longer configured."""
         await self._run(_FORGET, {"oldest": self._now().timestamp() - older_than_s})
 
+    def measure_age(self, letter: Letter) -> float:
+        """Return the seconds since a notice was added, by the clock of the store: that of the machine may be ahead."""
+        return self._now().timestamp() - letter.create_time
+
     async def _run(self, statement: str, *values: dict[str, object]) -> None:
         def job() -> Job[None]:
             for each in values:

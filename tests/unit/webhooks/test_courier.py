@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +56,7 @@ class Desk:
     """An outbox in a database, and couriers that send what is in it."""
 
     def __init__(self, outbox: Outbox, time: Time, rows: Any) -> None:
-        self.outbox, self.time, self._rows = outbox, time, rows
+        self.outbox, self.time, self.rows = outbox, time, rows
         self.observer = Counting()
 
     def courier(self, *, render: Any = None, resolve: Any = None, **policy: Any) -> Courier:
@@ -71,7 +71,7 @@ class Desk:
         )
 
     async def count(self) -> int:
-        return int((await self._rows.select("SELECT count(*) FROM notices", {}))[0][0])
+        return int((await self.rows.select("SELECT count(*) FROM notices", {}))[0][0])
 
     async def wait_until_empty(self) -> None:
         async with asyncio.timeout(NOTHING_LEFT_S):
@@ -212,6 +212,22 @@ async def test_attempts_end(desk: Desk, answer: str, retry_for_s: float) -> None
             await desk.wait_for_outcomes("given_up")
             await desk.wait_until_empty()
         assert len(receiver.messages) == 1
+
+
+async def test_a_message_is_tried_again_while_the_clock_of_the_store_is_held_back(desk: Desk) -> None:
+    desk.outbox = Outbox(desk.rows, now=lambda: desk.time.now() - timedelta(days=4))
+    async with receiving() as receiver:
+        receiver.answers = ["503 Busy"]
+        await desk.outbox.add([notice()])
+        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=86_400.0)):
+            await desk.wait_for_outcomes("failed")
+            await desk.time.advance(5)
+            await desk.wait_for_outcomes("failed", "delivered")
+
+
+def test_an_address_of_ipv6_may_be_written_in_any_form(desk: Desk) -> None:
+    for url in ("https://[2001:4860:4860:0::8888]/", "https://[::ffff:8.8.8.8]/"):
+        desk.courier(endpoints={"desk": endpoint(url, allow_private=False)})
 
 
 async def test_waits_grow_up_to_an_end(desk: Desk) -> None:

@@ -5,6 +5,7 @@ The core's errors keep their reasons. What A2A has a name for is told by that na
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic_core import to_json
@@ -118,7 +119,7 @@ def describe_http_error(error: ReasondError, call_id: str, _partial: Mapping[str
     shown = tell_error(error, call_id)
     headers = [(b"www-authenticate", b"Bearer")] if shown.grpc_status == "UNAUTHENTICATED" else []
     if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
     body = _write_body(shown.http_status, shown.grpc_status, shown.message, shown.details)
     return {"status": shown.http_status, "headers": headers, "body": body, "frame": frame_event(body, name="error")}
 

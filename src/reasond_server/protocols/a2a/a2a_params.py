@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -13,18 +14,30 @@ from reasond_server.protocols.wire_params import ReasondParams
 EXTENSION: Final = "urn:reasond:reasoning:v1"
 """The member of `metadata` with our own parameters, and with what A2A has no place for."""
 _MOST_PARTS: Final = 1_000
+# Protobuf reads 100 levels of messages, three for an object within an object.
+_MOST_LEVELS: Final = 26
+_LARGEST: Final = sys.float_info.max
 
 
-def _restore_whole(value: Any) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a JSON value with its whole numbers: a Struct of protobuf has every number as a double."""
-    if isinstance(value, dict):
-        return {name: _restore_whole(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_restore_whole(each) for each in value]
+def restore_whole(value: Any, *, levels: int = _MOST_LEVELS) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with its whole numbers: a Struct of protobuf has every number as a double.
+
+    Raises:
+        ValueError: a number is larger than a double, or the value nested deeper than clients of gRPC read a list of
+            tasks with it.
+    """
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"must be nested at most {_MOST_LEVELS} levels deep")
+        if isinstance(value, list):
+            return [restore_whole(each, levels=levels - 1) for each in value]
+        return {name: restore_whole(each, levels=levels - 1) for name, each in value.items()}
+    if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+        raise ValueError("must have numbers between -1.8e308 and 1.8e308")
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Metadata = Annotated[dict[str, Any] | None, BeforeValidator(_restore_whole)]
+Metadata = Annotated[dict[str, Any] | None, BeforeValidator(restore_whole)]
 
 
 class A2aParams(Params):
@@ -41,7 +54,7 @@ class PartParams(A2aParams):
     text: str | None = None
     raw: str | None = None
     url: str | None = None
-    data: Annotated[Any, BeforeValidator(_restore_whole)] = None
+    data: Annotated[Any, BeforeValidator(restore_whole)] = None
     media_type: str = ""
     filename: str = ""
     metadata: Metadata = None
@@ -122,8 +135,8 @@ class ResultParams(A2aParams):
     """What came of a call: either any `result`, or an `error`."""
 
     call_id: str
-    result: Annotated[Any, BeforeValidator(_restore_whole)] = None
-    error: Annotated[Any, BeforeValidator(_restore_whole)] = None
+    result: Annotated[Any, BeforeValidator(restore_whole)] = None
+    error: Annotated[Any, BeforeValidator(restore_whole)] = None
 
     @model_validator(mode="after")
     def _require_one(self) -> ResultParams:

@@ -24,7 +24,7 @@ from reasond_server.protocols.openai_requests import (
     read_offer,
     require_question,
 )
-from reasond_server.types import Image, ToolResult
+from reasond_server.types import NO_BUDGET, Image, ToolResult
 from reasond_server.types.turns import CallKind, Decision, Reentered, TurnReentry, TurnStart
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionLog
     from reasond_server.protocols.a2a.a2a_params import A2aMessageParams, PartParams, SendParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
-    from reasond_server.types import HistoryMessage, Principal
+    from reasond_server.types import Budget, HistoryMessage, Principal
     from reasond_server.types.turns import HandedOff
 
 _USER: Final = "ROLE_USER"
@@ -70,9 +70,14 @@ def require_generation(own: OwnParams, generation: int) -> None:
 
 
 def read_task(
-    params: SendParams, catalogue: ModelCatalogue, caller: Principal, earlier: Sequence[HistoryMessage]
+    params: SendParams,
+    catalogue: ModelCatalogue,
+    caller: Principal,
+    earlier: Sequence[HistoryMessage],
+    *,
+    budget: Budget,
 ) -> Asked:
-    """Return what a message asks for that names no task; `earlier` was said before.
+    """Return what a message asks for that names no task; `earlier` was said before, `budget` bounds it if it does not.
 
     Raises:
         ReasondError: it asks for nothing that can be done here.
@@ -83,7 +88,7 @@ def read_task(
     builder.instruct(own.system)
     builder.add_user(text, images)
     dialogue = builder.build()
-    offer = read_offer(own.tools, own.tool_choice)
+    offer, bounds = read_offer(own.tools, own.tool_choice), read_bounds(own)
     if offer.problems:
         raise InvalidRequestError.of(*offer.problems)
     inputs = RequestInputs(
@@ -93,7 +98,7 @@ def read_task(
         own=own,
         offer=offer,
         schema=own.answer_schema,
-        budget=read_bounds(own),
+        budget=budget if bounds == NO_BUDGET else bounds,
         sampling={},
     )
     asked = plan(inputs, catalogue)

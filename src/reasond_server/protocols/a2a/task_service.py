@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import Cursor, Execution, ExecutionState, HistoryMessage, Principal, StreamEvent
+    from reasond_server.types import Budget, Cursor, Execution, ExecutionState, HistoryMessage, Principal, StreamEvent
 
 _MOST_LISTED: Final = 1_000
 _PAGE: Final = 100
@@ -46,12 +46,13 @@ class Update:
 
 
 class Tasks:
-    """The operations of A2A; `desk` finds executions of every kind."""
+    """The operations of A2A; `desk` finds executions of every kind, `budget` bounds tasks that name none."""
 
-    def __init__(self, *, runs: AskedRuns, desk: ExecutionDesk, catalogue: ModelCatalogue) -> None:
+    def __init__(self, *, runs: AskedRuns, desk: ExecutionDesk, catalogue: ModelCatalogue, budget: Budget) -> None:
         self._runs = runs
         self._desk = desk
         self._catalogue = catalogue
+        self._budget = budget
 
     async def send(self, caller: Principal, params: SendParams) -> dict[str, Any]:
         """Take a message, and return its task at its end or once it waits for input; immediately where that is asked.
@@ -146,7 +147,8 @@ class Tasks:
             raise build_push_error()
         message = params.message
         if not message.task_id:
-            return read_task(params, self._catalogue, caller, await self._recall(caller, message.reference_task_ids))
+            earlier = await self._recall(caller, message.reference_task_ids)
+            return read_task(params, self._catalogue, caller, earlier, budget=self._budget)
         log = await self._find(caller, message.task_id)
         writer = write_log(log)
         if message.context_id and message.context_id != writer.context_id:

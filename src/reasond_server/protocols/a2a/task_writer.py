@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
-from reasond_server.protocols.a2a.a2a_params import EXTENSION
+from reasond_server.protocols.a2a.a2a_params import EXTENSION, restore_whole
 from reasond_server.protocols.a2a.message_reader import read_echo
 from reasond_server.protocols.followed_runs import FollowedRun
 from reasond_server.reasoning.strategy_work import read_planned_task
@@ -192,9 +192,9 @@ def _describe_handoff(event: HandedOff) -> list[dict[str, Any]]:
 
 
 def _read_json(text: str) -> object:
-    """Return the value of a text that should be JSON; else the text."""
+    """Return the value of a text that should be JSON; the text if it is none, or none that every binding can send."""
     try:
-        return from_json(text)
+        return restore_whole(from_json(text))
     except ValueError:
         return text
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from a2a.types import CancelTaskRequest, GetTaskRequest, Part, Role, TaskState
+from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Part, Role, TaskState
 from a2a.utils.errors import ContentTypeNotSupportedError, TaskNotCancelableError, UnsupportedOperationError
 from google.protobuf import json_format
 
@@ -73,6 +73,17 @@ async def test_a_task_waits_for_a_tool_of_its_client_and_goes_on_with_the_result
     assert "7" in model.prompts[1]
     assert [message.message_id for message in done.history] == ["m1", waiting.status.message.message_id, "m2"]
     assert {message.context_id for message in done.history} == {done.context_id}
+
+
+@pytest.mark.parametrize("number", ["9" * 400, '{"a":' * 40 + "1" + "}" * 40])
+async def test_arguments_that_no_binding_can_send_as_data_are_a_text(number: str) -> None:
+    arguments = f'{{"n": {number}}}'
+    call = ToolCall(call_id="c1", name="search", arguments_json=arguments)
+    async with serve_agent(FunctionModel(lambda _: Reply(text="", tool_calls=(call,)))) as site:
+        await begin(site, "JSONRPC")
+        for binding in BINDINGS:
+            listed = await site.clients[binding].list_tasks(ListTasksRequest(), context=site.context())
+            assert find_calls(listed.tasks[0])["toolCalls"][0]["arguments"] == arguments
 
 
 async def test_a_text_alone_settles_the_one_call_that_waits() -> None:
