@@ -120,7 +120,9 @@ def _commit(fleet: Fleet, costs: Costs, draw: random.Random, events: list[float]
     pending: list[list[float]] = [[] for _ in range(fleet.servers)]
     is_busy = [False] * fleet.servers
     free_at = [0.0] * fleet.processors
-    happenings = [(at, 0, draw.randrange(fleet.servers), ()) for at in events]
+    happenings: list[tuple[float, int, int, tuple[float, ...]]] = [
+        (at, 0, draw.randrange(fleet.servers), ()) for at in events
+    ]
     heapq.heapify(happenings)
     busy_s = 0.0
     while happenings:

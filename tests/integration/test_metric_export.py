@@ -44,7 +44,9 @@ class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore
 @asynccontextmanager
 async def receiving() -> AsyncGenerator[Receiver, None]:
     server, receiver = grpc.aio.server(), Receiver()
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(receiver, server)
+    # Generated without annotations.
+    add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
+    add(receiver, server)
     receiver.address = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

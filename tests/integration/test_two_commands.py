@@ -10,7 +10,7 @@ import importlib.util
 import os
 import tomllib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_two_commands_are_enough_for_a_streamed_answer(kind: str, tmp_path: Path
                     include_deltas=True,
                 )
                 events = [event.WhichOneof("event") for event in stream]
-                result = stream.result
+                result: Any = stream.result
     assert "delta" in events
     assert FinishReason.Name(result.finish_reason) != "FINISH_REASON_FAILED"
     assert result.metrics.usage.output_tokens > 0

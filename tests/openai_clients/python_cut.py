@@ -31,7 +31,7 @@ def read_in_pieces(client: OpenAI, question: str) -> list[dict[str, Any]]:
     """Return the events of a background response, read on after each cut."""
     events: list[dict[str, Any]] = []
     key = question.replace(" ", "-")
-    asked = {"model": "reasond/direct", "input": question, "background": True, "stream": True}
+    asked: Any = {"model": "reasond/direct", "input": question, "background": True, "stream": True}
     while not events or events[-1]["type"] not in ENDS:
         try:
             if events:

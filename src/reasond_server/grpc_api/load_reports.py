@@ -133,7 +133,7 @@ class LoadReports:
 
     def register(self, methods: MethodTable) -> None:
         """Add the service to a server."""
-        handler = grpc.unary_stream_rpc_method_handler(
+        handler: Any = grpc.unary_stream_rpc_method_handler(
             self._stream, request_deserializer=self._request.FromString, response_serializer=None
         )
         methods.add_registered_method_handlers(LOAD_SERVICE, {"StreamCoreMetrics": handler})

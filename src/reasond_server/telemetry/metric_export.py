@@ -146,7 +146,7 @@ def _build_exemplar(found: Exemplar) -> Any:  # noqa: ANN401 - OpenTelemetry's c
     return OtelExemplar(
         filtered_attributes={},
         value=found.value,
-        time_unix_nano=int((found.timestamp or 0) * _NANO),
+        time_unix_nano=int(float(found.timestamp or 0) * _NANO),
         span_id=int(found.labels.get("span_id", "0"), 16),
         trace_id=int(found.labels.get("trace_id", "0"), 16),
     )

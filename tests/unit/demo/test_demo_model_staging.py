@@ -62,7 +62,7 @@ async def test_a_critique_finds_a_fault_where_a_computation_shows_one(query: str
     rules = ("The last section is a draft of the answer. Check it.",)
     calls = await prepare_stages(Task(query=query), model=model, nonce="a" * 28, instructions=rules, shown=1)
     prompt = calls.fit(rules[0], Shown(name="draft", text=f"Final answer: {answer}"), max_tokens=300)
-    reply = await take_reply(calls.hear(prompt, temperature=0.0))
+    reply = await take_reply(calls.stream(prompt, temperature=0.0))
     assert reply.parsed.content == verdict
 
 
