@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from reasond_server.context.calls import ModelReply, hear
+from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
@@ -72,7 +72,7 @@ class Twice(ReasoningStrategy[TwiceConfig]):
         room = window - context.model.counter.count_prompt(messages)
         if room < 1:
             raise ContextExhaustedError("the prompt does not fit")
-        return hear(model=context.model, messages=messages, max_tokens=min(room, 400), temperature=0.5)
+        return stream_reply(model=context.model, messages=messages, max_tokens=min(room, 400), temperature=0.5)
 
     def step(self, said: str, metrics: CustomMetrics) -> Step:
         return Step(detail=CustomStep(data={"said": said}), answer_found=False, metrics=metrics)
@@ -233,7 +233,7 @@ class Forgiving(Twice):
 
 class Overflowing(Twice):
     def call(self, messages: Sequence[Message], context: RunContext[TwiceConfig]) -> AsyncGenerator[Any, None]:
-        return hear(model=context.model, messages=messages, max_tokens=4000, temperature=0.5)
+        return stream_reply(model=context.model, messages=messages, max_tokens=4000, temperature=0.5)
 
 
 class Stubborn(Twice):

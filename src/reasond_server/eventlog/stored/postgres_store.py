@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
     from reasond_server.storage.transactions import Job, Values
-    from reasond_server.types import LoggedEvent
+    from reasond_server.types import Execution, LoggedEvent
 
 _OPEN = frozenset({"running", "suspended"})
 # The holder of a request id may be removed between the two statements that look for it.
@@ -219,7 +219,21 @@ class PostgresExecutionStore(SqlExecutionStore):
 
         await self._pool.listen(CHANNEL, pass_on, missed=self._watchers.notify_all)
 
-    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
+        """See ExecutionStore."""
+        now = self._now().timestamp()
+        values = sql.build_creation(
+            execution, session, digest=digest, plan=plan, lease=lease, inherits=inherits, now=now
+        )
         create = partial(sql.create_execution, insert=_insert, locking=_LOCKING)
 
         def begin() -> Job[Claim]:

@@ -6,7 +6,6 @@ Also the quotas of tenants: counted every few seconds, and close to a bound for 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -167,6 +166,33 @@ class Database(Protocol):
         ...
 
 
+def build_creation(
+    execution: Execution,
+    session: SessionClaim | None,
+    *,
+    digest: str,
+    plan: str,
+    lease: Lease,
+    inherits: str,
+    now: float,
+) -> dict[str, Any]:
+    """Return the parameters of the statements that create an execution, in `session` if there is one."""
+    require_storable(execution)
+    require_same_session(execution, session)
+    return execution_columns(execution) | {
+        "body": encode_execution(execution),
+        "request_id": execution.request_id,
+        "digest": digest,
+        "inherits": inherits,
+        "now": now,
+        "owner": lease.owner,
+        "seconds": lease.seconds,
+        "plan": plan,
+        "version": 0,
+        "size": len(plan),
+    }
+
+
 def create_execution(
     values: Mapping[str, Any], *, insert: Callable[[Values], Job[Claim | None]], locking: str
 ) -> Job[Claim]:
@@ -236,7 +262,7 @@ class KeptExecutions:
         raise build_not_found_error(execution_id)
 
 
-class SqlExecutionStore(ABC):
+class SqlExecutionStore:
     """An ExecutionStore over a database, without the methods that differ between databases.
 
     One log holds at most `largest_log_bytes` of JSON. Ids of removed executions are remembered for 30 days.
@@ -250,37 +276,6 @@ class SqlExecutionStore(ABC):
         self._now = now
         self._largest = largest_log_bytes
         self._rows = KeptExecutions(database=database, now=now)
-
-    async def create(
-        self,
-        execution: Execution,
-        *,
-        digest: str,
-        plan: str,
-        lease: Lease,
-        inherits: str = "",
-        session: SessionClaim | None = None,
-    ) -> Claim:
-        """See ExecutionStore."""
-        require_storable(execution)
-        require_same_session(execution, session)
-        values = execution_columns(execution) | {
-            "body": encode_execution(execution),
-            "request_id": execution.request_id,
-            "digest": digest,
-            "inherits": inherits,
-            "now": self._now().timestamp(),
-            "owner": lease.owner,
-            "seconds": lease.seconds,
-            "plan": plan,
-            "version": 0,
-            "size": len(plan),
-        }
-        return await self._create(values, session)
-
-    @abstractmethod
-    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
-        """Store a new execution, in `session` if there is one; return the claim on its request id."""
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """See ExecutionStore."""

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.sqlite_file import SqliteFile
     from reasond_server.storage.transactions import Job, Values
-    from reasond_server.types import LoggedEvent
+    from reasond_server.types import Execution, LoggedEvent
 
 _CREATE = """
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,
@@ -187,7 +187,21 @@ class SqliteExecutionStore(SqlExecutionStore):
         statement = "UPDATE executions SET lease_until = -1e300 WHERE state = 'running'"
         await self._file.write(lambda connection: connection.execute(statement).close(), then=_do_nothing)
 
-    async def _create(self, values: dict[str, Any], session: SessionClaim | None) -> Claim:
+    async def create(
+        self,
+        execution: Execution,
+        *,
+        digest: str,
+        plan: str,
+        lease: Lease,
+        inherits: str = "",
+        session: SessionClaim | None = None,
+    ) -> Claim:
+        """See ExecutionStore."""
+        now = self._now().timestamp()
+        values = sql.build_creation(
+            execution, session, digest=digest, plan=plan, lease=lease, inherits=inherits, now=now
+        )
         values["until"] = self._monotonic() + values["seconds"]
         create = partial(sql.create_execution, insert=_insert, locking="")
 
