@@ -101,11 +101,6 @@ class HostTool:
     method: str
     strategy: str = ""
 
-    @property
-    def is_read_only(self) -> bool:
-        """Whether a call starts no work."""
-        return self.method == READ_METHOD
-
 
 def list_host_tools(strategies: Iterable[StrategyInfo], *, has_repairs: bool) -> Mapping[str, HostTool]:
     """Return the tools by name: `reason`, one for each strategy, `repair` where it is served, `read_execution`."""

@@ -14,7 +14,7 @@ from reasond_server.access import audit
 from reasond_server.access.tokens import build_missing_token_error
 from reasond_server.base.addresses import is_loopback
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
-from reasond_server.errors.base import ReasondError
+from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import ParseError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.exchange import (
@@ -170,11 +170,10 @@ class _Endpoint:
         try:
             if not await self._gate.recognise_caller(exchange):
                 raise build_missing_token_error(MCP.missing_hint)
-        except ReasondError as error:
-            if isinstance(error, AccessError):
-                audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
-            if isinstance(error, IssuerUnavailableError) or not isinstance(error, AccessError):
-                raise RefusalError(503, error.full_message, headers={"retry-after": "1"}) from None
+        except (IssuerUnavailableError, OverloadedError) as error:
+            raise RefusalError(503, error.full_message, headers={"retry-after": "1"}) from None
+        except AccessError as error:
+            audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
             raise RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"}) from None
 
     async def _find_manager(self) -> StreamableHTTPSessionManager:

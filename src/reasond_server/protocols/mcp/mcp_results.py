@@ -29,8 +29,8 @@ def write_answer(result: Mapping[str, Any]) -> CallToolResult:
     error = result.get("error")
     if error:
         return write_failure({"message": error["message"], "data": {"reason": error["reason"]}}, result)
-    answer = result.get("answer") or result.get("patch") or ""
-    text = to_json(result["answer_json"]).decode() if result.get("answer_json") is not None else answer
+    is_json = result.get("answer_json") is not None
+    text = to_json(result["answer_json"]).decode() if is_json else result.get("answer") or result.get("patch")
     return _write(text or f"The run ended without an answer: {result['finish_reason']}.", result)
 
 
@@ -51,9 +51,8 @@ def write_execution(execution: Mapping[str, Any], end: Mapping[str, Any] | None)
 def write_failure(error: Mapping[str, Any], result: Mapping[str, Any] | None = None) -> CallToolResult:
     """Return a refusal or a failed run as the result of its call, so that the model can read it."""
     data = error["data"]
-    lines = [f"{data['reason']}: {error['message']}"]
-    lines += [data["remedy"]] if data.get("remedy") else []
-    return _write("\n".join(lines), result or {"error": dict(error)}, is_error=True)
+    text = f"{data['reason']}: {error['message']}\n{data.get('remedy', '')}".rstrip()
+    return _write(text, result or {"error": dict(error)}, is_error=True)
 
 
 def write_task(
@@ -70,8 +69,8 @@ def write_task(
         "ttlMs": _find_lifetime_ms(execution),
         "pollIntervalMs": POLL_MS,
     }
-    if status != "completed" or is_created:
-        return {**task, "status": "working" if is_created else status}
+    if is_created or status != "completed":
+        return task | {"status": "working" if is_created else status}
     error = (end or {}).get("error")
     if error and error["reason"] == "INTERNAL":
         # A task fails by a fault of the server alone; what a tool reports is a result.

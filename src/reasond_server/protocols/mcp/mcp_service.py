@@ -73,12 +73,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("reasond.http")
 TASKS: Final = "io.modelcontextprotocol/tasks"
-_PREFIX: Final = "mcp-"
 _INSTRUCTIONS: Final = (
     "Tools that reason in several steps with a language model of their own. A call can take minutes: set background, "
     "and ask read_execution for the answer, where the host gives up earlier."
 )
-_NOT_FOUND: Final = frozenset({"EXECUTION_NOT_FOUND"})
+_NOT_FOUND: Final = "EXECUTION_NOT_FOUND"
 _TEMPORARY: Final = frozenset({"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"})
 
 
@@ -146,7 +145,7 @@ class _McpService:
                     name=offer.name,
                     description=offer.description,
                     input_schema=dict(offer.schema),
-                    annotations=ToolAnnotations(read_only_hint=offer.is_read_only, open_world_hint=False),
+                    annotations=ToolAnnotations(read_only_hint=offer.method == READ_METHOD, open_world_hint=False),
                 )
                 for offer in self._offers.values()
             ]
@@ -165,31 +164,30 @@ class _McpService:
             raise MCPError(
                 INVALID_PARAMS, f"Unknown tool: {show(params.name)}{suggest_nearest(params.name, self._offers)}"
             )
-        calls, arguments = self._open(context), params.arguments or {}
+        calls = self._open(context)
         if offer.method != READ_METHOD:
             is_task = _knows_tasks(context)
             result = await self._run(context, calls, offer, params, is_task=is_task)
-            if is_task and isinstance(result, CallToolResult) and _is_refused(result):
+            if (
+                is_task
+                and isinstance(result, CallToolResult)
+                and _has_reason(result.structured_content, "PERMISSION_MISSING")
+            ):
                 # Who may start work and read none of it gets the answer itself.
-                return await self._run(context, calls, offer, params, is_task=False)
+                result = await self._run(context, calls, offer, params, is_task=False)
             return result
-        found = await self._read(calls, arguments)
-        return (
-            write_failure(_require_told(found))
-            if "error" in found
-            else write_execution(found["execution"], found["end"])
-        )
+        found = await self._read(calls, params.arguments or {})
+        if "error" in found:
+            return write_failure(_require_told(found))
+        return write_execution(found["execution"], found["end"])
 
     async def _run(
         self, context: Context, calls: Calls, offer: HostTool, params: CallToolRequestParams, *, is_task: bool
     ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
-        state = params.request_state or ""
-        may_return = is_task or context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        arguments = params.arguments or {}
+        arguments, state = params.arguments or {}, params.request_state or ""
         is_kept = is_task or arguments.get("background") is True
-        request_id = read_request_id(state) or (
-            f"{_PREFIX}{secrets.token_urlsafe(24)}" if may_return or is_kept else ""
-        )
+        may_return = is_kept or context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        request_id = read_request_id(state) or (may_return and f"mcp-{secrets.token_urlsafe(24)}") or ""
         request = {"arguments": arguments, "strategy": offer.strategy, "is_kept": is_kept}
         request |= {"request_id": request_id, "state": state}
         call, execution_id, end = calls.open(offer.method), "", None
@@ -214,8 +212,8 @@ class _McpService:
 
     async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """Return a page of the caller's executions, newest first."""
-        cursor = (params.cursor if params else None) or ""
-        page = _require(await self._answer(self._open(context), "executions.list", {"page_token": cursor}))
+        wanted = {"page_token": (params.cursor if params else None) or ""}
+        page = _require(await self._answer(self._open(context), "executions.list", wanted))
         return ListResourcesResult(
             resources=[describe_resource(execution) for execution in page["executions"]],
             next_cursor=page["next_page_token"] or None,
@@ -275,8 +273,8 @@ class _McpService:
         if not _knows_tasks(context):
             needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, f"This method needs the extension {TASKS}", needed)
-        routed = None if context.request is None else context.request.headers.get(MCP_NAME_HEADER)
-        if context.request is not None and decode_header_value(routed or "") != params.task_id:
+        request = context.request
+        if request is not None and decode_header_value(request.headers.get(MCP_NAME_HEADER)) != params.task_id:
             # The package compares the header for the tools and resources that it knows.
             raise MCPError(HEADER_MISMATCH, f"The header {MCP_NAME_HEADER} must be the taskId of the request")
         return _require(await self._read(self._open(context), {"execution_id": params.task_id}))
@@ -302,14 +300,8 @@ def _knows_tasks(context: Context) -> bool:
     )
 
 
-def _is_refused(result: CallToolResult) -> bool:
-    """Return whether the caller lacks a permission."""
-    content = result.structured_content or {}
-    return content.get("error", {}).get("data", {}).get("reason") == "PERMISSION_MISSING"
-
-
-def _has_reason(found: Mapping[str, Any], reasons: frozenset[str]) -> bool:
-    return "error" in found and found["error"]["data"]["reason"] in reasons
+def _has_reason(found: Mapping[str, Any], reason: str) -> bool:
+    return (found.get("error") or {}).get("data", {}).get("reason") == reason
 
 
 def _require(found: Mapping[str, Any]) -> Mapping[str, Any]:

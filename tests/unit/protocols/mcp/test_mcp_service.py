@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from reasond_server.cli.commands.keys import create
+from reasond_server.errors.model import ModelFailedError
 from reasond_server.protocols.mcp import mcp_runs
 from reasond_server.testing import FunctionModel, Reply, running_server
 from tests.http_clients import make_http_client
@@ -129,6 +131,21 @@ async def test_a_call_in_the_background_is_read_later(mode: str) -> None:
     assert text_of(late) == "42"
 
 
+async def test_an_answer_by_a_schema_is_json_and_a_failed_run_is_told_by_its_reason() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    async with running_server(model=reply('<answer>{"n": 42}</answer>')) as listening, hosting(listening) as host:
+        result = await host.call_tool("reason", {**QUESTION, "answer_schema": schema})
+    assert (json.loads(text_of(result)), result.structured_content["answer_json"]) == ({"n": 42}, {"n": 42})
+    failing = FunctionModel(lambda _: Reply(error=ModelFailedError("The model is down")))
+    async with running_server(model=failing) as listening, hosting(listening) as host:
+        failed = await host.call_tool("reason_direct", QUESTION)
+        read = await host.call_tool("read_execution", {"execution_id": failed.structured_content["execution_id"]})
+        task = await answer(listening, "tasks/get", {"taskId": failed.structured_content["execution_id"]})
+    assert (failed.is_error, text_of(failed).startswith("MODEL_FAILED: The model is down")) == (True, True)
+    assert (read.is_error, text_of(read).partition(":")[0]) == (False, "MODEL_FAILED")
+    assert (task["status"], task["result"]["isError"]) == ("completed", True)
+
+
 async def test_a_host_that_leaves_cancels_its_call() -> None:
     async with running_server(model=hold(asyncio.Event())) as listening, hosting(listening) as host:
         started = asyncio.Event()
@@ -184,7 +201,7 @@ async def test_a_long_call_is_held_by_states_that_nobody_can_change(
 async def test_a_client_comes_back_by_itself_until_the_answer_is_there_and_it_is_paid_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mcp_runs, "HOLD_S", 0.01)
+    monkeypatch.setattr(mcp_runs, "HOLD_S", 0.2)
     monkeypatch.setattr(mcp_runs, "_HOLDS", 1_000_000)
     ready, calls = [asyncio.Event() for _ in range(3)], []
 
@@ -203,11 +220,12 @@ async def test_a_client_comes_back_by_itself_until_the_answer_is_there_and_it_is
             rounds = (await send(listening, "tools/call", again)).json()["result"]
             assert rounds["resultType"] == "input_required"
             event.set()
+        # From here on the last calls are held to their end, as a client sends ten at most.
+        monkeypatch.setattr(mcp_runs, "_HOLDS", 1)
         async with hosting(listening) as host:
             while rounds["resultType"] == "input_required":
                 rounds = (await send(listening, "tools/call", again)).json()["result"]
-            # The client of the package sends a call again by itself, ten times at most.
-            monkeypatch.setattr(mcp_runs, "_HOLDS", 8)
+            # The client of the package sends a call again by itself.
             result = await host.call_tool("reason_self_consistency", {**QUESTION, "strategy_config": {"samples": 2}})
     assert rounds["content"][0]["text"] == text_of(result) == "42"
     assert rounds["structuredContent"]["metrics"]["usage"]["model_calls"] == 3
