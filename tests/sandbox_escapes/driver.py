@@ -270,7 +270,7 @@ async def run_bad(level: SandboxLevel, folder: Path) -> None:
     for name, (program, expected) in bad_programs.BAD_PROGRAMS.items():
         tree = await opened.workspaces.write_tree([SourceFile(path="job.py", content=program.encode())])
         # What fills something gets the time for it.
-        wall_s = 3.0 if "wall_s" in expected else 60.0
+        wall_s = 1.5 if "wall_s" in expected else 60.0
         # What computes without end has shown it after some looks of the shepherd, and takes no more from others.
         cpu_s = 0.3 if "cpu_s" in expected else 20.0
         limits = SandboxLimits(

@@ -158,8 +158,9 @@ def cut_own_words(text: str, messages: Sequence[Message]) -> str:
     if "```" in text or not (words := _find_own_words(messages)):
         return text
     ours = [each for part in _SENTENCE.split(words) if len(each := part.strip(_EDGES)) >= _FEWEST_CHARACTERS]
-    parts = _SENTENCE.split(text)
-    kept = "".join([part for part in parts if not _repeats(part.casefold(), ours, words)])
+    parts, lowered = _SENTENCE.split(text), text.casefold()
+    written = [each for each in ours if each in lowered]
+    kept = "".join([part for part in parts if not _repeats(part.casefold(), written, words)])
     return "" if len(kept.split()) >= _FEWEST_WORDS and kept.casefold().strip(_EDGES) in words else kept
 
 
@@ -198,9 +199,5 @@ def _drop_fenced(content: str) -> str:
 
 def _repeats(part: str, ours: Sequence[str], words: str) -> bool:
     """Return whether a sentence stands in `words`, or has one of `ours` in it."""
-    return _is_part(part, words) or (len(part) >= _FEWEST_CHARACTERS and any(each in part for each in ours))
-
-
-def _is_part(part: str, words: str) -> bool:
-    bare = part.casefold().strip(_EDGES)
-    return len(bare) >= _FEWEST_CHARACTERS and bare in words
+    bare = part.strip(_EDGES)
+    return (len(bare) >= _FEWEST_CHARACTERS and bare in words) or (bool(ours) and any(each in part for each in ours))
