@@ -162,8 +162,7 @@ async def test_json_rpc_ends_with_an_answer_or_a_reason(small: Small) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "reasoning.execute", "params": params}
     told = json.loads(await small.post("/api/v1/jsonrpc", body))
     assert "error" not in told, told
-    finish = told["result"]["metrics"]["strategy_specific"]["finish_reason"]
-    small.check(told["result"]["answer"], is_answered=finish == "stop")
+    small.check(told["result"]["answer"], is_answered=False)
 
 
 TOOLS: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

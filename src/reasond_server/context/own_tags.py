@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.answer_marks import FRAMES
-from reasond_server.dialects.reasoning_marks import Place
+from reasond_server.dialects.reasoning_marks import TextPlace
 from reasond_server.llm.model import Role
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class TagCutter:
     def __init__(self, find_names: Callable[[], frozenset[str]]) -> None:
         self._find_names = find_names
         self._held = ""
-        self._place = Place()
+        self._place = TextPlace()
         self._kept: set[str] = set()
 
     @cached_property

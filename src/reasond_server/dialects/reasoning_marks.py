@@ -164,7 +164,7 @@ _FIRSTS: Final = re.compile("[" + re.escape("".join(sorted({each[0] for each in 
 _MOST_HELD: Final = max(map(len, _BEGINNINGS))
 
 
-class Place:
+class TextPlace:
     """Where the next piece of a text stands.
 
     Attributes:
@@ -201,7 +201,7 @@ class MarkReader:
         self._opened = ""
         self._is_begun = False
         self._has_gap = False
-        self._place = Place()
+        self._place = TextPlace()
         self._spoken: set[str] = set()
         self.has_invented = False
 

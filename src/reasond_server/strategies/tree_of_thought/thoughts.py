@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from reasond_server.context.calls import bound_prompt, stream_reply, take_reply
+from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.sections import FENCE_TOKENS
@@ -219,6 +220,9 @@ def _split_parts(text: str) -> Sequence[str]:
 
 def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
     parsed = parse_reply(part, kinds=(TagKind.ANSWER,), is_stop=is_whole)
+    if "<" in parsed.content:
+        # Another tag within the answer.
+        parsed = settle_reply(parsed)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     # The example of the prompt is no answer, and no part of the thought.
