@@ -42,8 +42,11 @@ def evaluate(server: ServerProcess, folder: Path, questions: int) -> list[dict[s
     file.write_text("\n".join(rows), encoding="utf-8")
     environ = {**os.environ, "REASOND_TARGET": server.target, "REASOND_TOKEN": str(server.told["token"])}
     command = [sys.executable, "-m", "reasond_server", "eval", str(file), "--way", "direct", "--at-once", str(AT_ONCE)]
-    begun, found, record = time.monotonic(), [], folder / "set.jsonl.trials.jsonl"
-    with subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    begun, record = time.monotonic(), folder / "set.jsonl.trials.jsonl"
+    found: list[dict[str, Any]] = []
+    with subprocess.Popen(
+        command, env=environ, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         own = ServerProcess(process, {})
         while len(found) < PARTS and process.poll() is None:
             time.sleep(LOOK_S)

@@ -57,7 +57,7 @@ async def run_agent_framework(name: str, form: Any, base_url: str, token: str) -
 async def put_together(stream: Any) -> str:
     async for _ in stream:
         pass
-    return (await stream.get_final_response()).text
+    return str((await stream.get_final_response()).text)
 
 
 async def run_strands(name: str, form: Any, base_url: str, token: str) -> None:

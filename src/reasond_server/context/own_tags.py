@@ -117,7 +117,8 @@ class TagCutter:
         if not self._held and "<" not in text:
             self._place.note(text)
             return text
-        text, self._held, at, shown = self._held + text, "", 0, []
+        text, self._held, at = self._held + text, "", 0
+        shown: list[str] = []
         for found in _TAG.finditer(text):
             after = text[found.end() : found.end() + _LOOK_AHEAD]
             if len(after) < _LOOK_AHEAD and not is_end:

@@ -95,7 +95,11 @@ class DocumentTexts:
         if key not in self._kept:
             # Who leaves does not end the reader, which keeps its place until then.
             reading = asyncio.create_task(self._run(caller.tenant, pdf, shown), name="reading a document")
-            self._kept[key] = await asyncio.shield(reading)
+            try:
+                self._kept[key] = await asyncio.shield(reading)
+            finally:
+                # Else a failure, its traceback and this frame hold each other, and the file with them.
+                del reading
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)

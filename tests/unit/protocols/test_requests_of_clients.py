@@ -29,7 +29,7 @@ def result(content: object) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": "c1", "content": content}
 
 
-def said(content: object) -> dict[str, Any]:
+def speak(content: object) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
@@ -42,12 +42,24 @@ def use(content: object) -> list[dict[str, Any]]:
 ANSWERED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "LibreChat: thoughts of an earlier answer": (
         CHAT,
-        {"messages": [USER, said([{"type": "think", "think": "hm"}, {"type": "text", "text": "forty-two"}]), USER]},
+        {
+            "messages": [
+                USER,
+                speak([{"type": "think", "think": "hm"}, {"type": "text", "text": "forty-two"}]),
+                USER,
+            ]
+        },
         "forty-two",
     ),
     "Mistral's clients: a thought in parts": (
         CHAT,
-        {"messages": [USER, said([{"type": "thinking", "thinking": []}, {"type": "text", "text": "forty-two"}]), USER]},
+        {
+            "messages": [
+                USER,
+                speak([{"type": "thinking", "thinking": []}, {"type": "text", "text": "forty-two"}]),
+                USER,
+            ]
+        },
         "the type 'thinking' that the user did not say",
     ),
     "Mistral's clients: any tool": (CHAT, {"tools": [WEATHER], "tool_choice": "any"}, "tool_calls"),
@@ -80,7 +92,11 @@ ANSWERED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "a result that is a list of objects": (CHAT, {"messages": [USER, call(), result([{"forty": "two"}])]}, "forty"),
     "arguments that are an object": (CHAT, {"messages": [USER, call({"a": 1}), result("x")]}, ""),
     "arguments that are cut": (CHAT, {"messages": [USER, call('{"a": '), result("x")]}, ""),
-    "aider: a prefix of the answer": (CHAT, {"messages": [USER, {**said("It is"), "prefix": True}]}, "continue"),
+    "aider: a prefix of the answer": (
+        CHAT,
+        {"messages": [USER, {**speak("It is"), "prefix": True}]},
+        "continue",
+    ),
     "Roo Code: reasoning as responses have it": (CHAT, {"reasoning": {"effort": "high"}}, "reasoning"),
     "OpenRouter's clients": (
         CHAT,
@@ -89,7 +105,10 @@ ANSWERED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     ),
     "Spring AI: members without a value": (
         CHAT,
-        {"messages": [USER, {**said("x"), "refusal": None, "audio": None, "tool_calls": None}, USER], "tools": []},
+        {
+            "messages": [USER, {**speak("x"), "refusal": None, "audio": None, "tool_calls": None}, USER],
+            "tools": [],
+        },
         "",
     ),
     "DSPy: several answers": (CHAT, {"n": 3, "temperature": 0.7}, ""),
@@ -138,7 +157,13 @@ ANSWERED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "Zed: no stop sequences": (MESSAGES, {"messages": [USER], "stop_sequences": [], "top_k": None}, ""),
     "AI SDK: blocks of the vendor's server": (
         MESSAGES,
-        {"messages": [USER, said([{"type": "server_tool_use", "id": "s"}, {"type": "text", "text": "x"}]), USER]},
+        {
+            "messages": [
+                USER,
+                speak([{"type": "server_tool_use", "id": "s"}, {"type": "text", "text": "x"}]),
+                USER,
+            ]
+        },
         "server_tool_use",
     ),
     "a result without content": (MESSAGES, {"messages": use(None)}, ""),

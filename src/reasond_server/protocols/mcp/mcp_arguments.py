@@ -135,7 +135,7 @@ def list_host_tools(strategies: Iterable[StrategyInfo], *, has_repairs: bool) ->
 
 def _build_schema(kind: type[Params], hidden: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the JSON Schema of arguments without the `hidden` ones, and without what only repeats names."""
-    schema = _drop_titles(kind.model_json_schema())
+    schema: dict[str, Any] = _drop_titles(kind.model_json_schema())
     schema["properties"] = {name: value for name, value in schema["properties"].items() if name not in hidden}
     schema.pop("description", None)
     if hidden & _HIDDEN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from a2a.types import ListTasksRequest, TaskState
@@ -11,6 +11,9 @@ from a2a.utils.errors import InvalidParamsError
 from google.protobuf import json_format
 
 from tests.unit.protocols.a2a.agents import BINDINGS, read_answer, read_own, say, serve_agent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -91,10 +94,10 @@ async def test_data_of_the_deepest_form_is_read_on_every_binding() -> None:
 
 
 async def test_a_message_without_bounds_gets_those_of_the_operator_and_keeps_its_own() -> None:
+    owns: Sequence[dict[str, Any] | None] = (None, {"budget": {}}, {"budget": {"max_total_tokens": 9_000}})
     async with serve_agent(environ={"REASOND__A2A__MAX_TOTAL_TOKENS": "1"}) as site:
         tasks = [
-            await site.ask("GRPC", say("Six by seven?", message_id=f"m{n}", own=own))
-            for n, own in enumerate((None, {"budget": {}}, {"budget": {"max_total_tokens": 9_000}}))
+            await site.ask("GRPC", say("Six by seven?", message_id=f"m{n}", own=own)) for n, own in enumerate(owns)
         ]
     failed, completed = TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_COMPLETED
     assert [one.status.state for one in tasks] == [failed, failed, completed]

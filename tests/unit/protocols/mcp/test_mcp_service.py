@@ -157,7 +157,7 @@ async def test_a_host_that_leaves_cancels_its_call() -> None:
             tasks.start_soon(lambda: host.call_tool("reason_direct", QUESTION, progress_callback=note))
             await started.wait()
             tasks.cancel_scope.cancel()
-        while "cancelled" not in (await host.list_resources()).resources[0].description:
+        while "cancelled" not in ((await host.list_resources()).resources[0].description or ""):
             pass
 
 
