@@ -38,7 +38,7 @@ from reasond_server.telemetry.exposition import Exposition
 from reasond_server.telemetry.logs import build_human_formatter, build_json_formatter
 from reasond_server.telemetry.meters import Meters
 from reasond_server.telemetry.observers import ServerSnapshot
-from reasond_server.telemetry.series import Vocabulary
+from reasond_server.telemetry.catalogue import Vocabulary
 
 metrics = Meters(vocabulary=Vocabulary(words={}), version="1")
 metrics.call_ended("grpc", "Reason", "OK", 0.03)
