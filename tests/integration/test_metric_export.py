@@ -24,7 +24,7 @@ OWN_LISTENER = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
 
 
 @dataclass
-class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):  # type: ignore[misc]  # generated without types
+class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
     """Keeps the newest value of each metric."""
 
     address: str = ""

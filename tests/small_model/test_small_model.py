@@ -95,17 +95,18 @@ class Small:
     def list_ours(self) -> set[str]:
         """Return the lines and sentences of the prompts since the last look that stand in no fence, as ours do.
 
-        A prompt without a fence, as that of `direct`, has no word of ours.
+        A prompt without a fence, as that of `direct`, has no word of ours; and what a correction quotes is the model's.
         """
-        said = "\n".join(
-            FENCED.sub("", message.content)
-            for request, _ in self._recording.calls
-            for message in request.messages
-            if message.role != "assistant" and any(FENCED.search(each.content) for each in request.messages)
-        )
+        ours, written = set[str](), ""
+        for (request, _), text in zip(self._recording.calls, self._recording.texts, strict=True):
+            if any(FENCED.search(each.content) for each in request.messages):
+                asked = [FENCED.sub("", each.content) for each in request.messages if each.role != "assistant"]
+                lines = {line.strip() for each in asked for line in re.split(r"\n|(?<=[.:?!]) ", each)}
+                ours |= {line for line in lines if len(line) >= LIKELY_OURS and line not in written}
+            written += f"{text}\n"
         self._recording.calls.clear()
-        lines = {line.strip() for line in re.split(r"\n|(?<=[.:?!]) ", said)}
-        return {line for line in lines if len(line) >= LIKELY_OURS}
+        self._recording.texts.clear()
+        return ours
 
     def check(self, answer: str, *, is_answered: bool) -> None:
         """Assert that an answer is one, and that nothing in it is ours."""

@@ -161,8 +161,19 @@ def cut_own_words(text: str, messages: Sequence[Message]) -> str:
     ours = [each for part in _SENTENCE.split(words) if len(each := part.strip(_EDGES)) >= _FEWEST_CHARACTERS]
     parts, lowered = _SENTENCE.split(text), text.casefold()
     written = [each for each in ours if each in lowered]
-    kept = "".join([part for part in parts if not _repeats(part.casefold(), written, words)])
-    return "" if len(kept.split()) >= _FEWEST_WORDS and kept.casefold().strip(_EDGES) in words else kept
+    left, cut = list[str](), ""
+    for part in parts:
+        small = part.casefold()
+        # A short piece is ours where it goes on with what was cut before it.
+        if _repeats(small, written, words) or (cut and (cut + small).strip(_EDGES) in words):
+            cut += small
+        else:
+            left.append(part)
+            cut = ""
+    kept = "".join(left)
+    bare = kept.casefold().strip(_EDGES)
+    is_long = len(kept.split()) >= _FEWEST_WORDS or len(bare) >= _FEWEST_CHARACTERS
+    return "" if is_long and bare in words else kept
 
 
 def _find_own_words(messages: Sequence[Message]) -> str:

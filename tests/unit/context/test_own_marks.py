@@ -6,8 +6,11 @@ import pytest
 
 from reasond_server.context.answers import is_placeholder
 from reasond_server.context.own_marks import settle_reply
+from reasond_server.context.own_tags import cut_own_words
 from reasond_server.context.replies import TagParser
+from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import TagKind
+from reasond_server.context.text_calls import ACTION_RULE
 from reasond_server.llm.model import Message, Role
 
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
@@ -77,3 +80,19 @@ def test_what_only_repeats_the_prompt_is_no_answer(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "42", "the final answer is 42", "{}", "()", "result", "N"])
 def test_what_says_something_is_an_answer(text: str) -> None:
     assert not is_placeholder(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (ACTION_RULE, ""),
+        (ACTION_RULE.partition(", one call")[0], ""),
+        ('"NAME", "arguments": {...}}</action>', ""),
+        (f"{ACTION_RULE}42", "42"),
+        (f"{ACTION_RULE}Tom has 12 pens.", "Tom has 12 pens."),
+        ("NAME", "NAME"),
+    ],
+)
+def test_nothing_is_left_of_a_rule_of_ours_that_is_repeated(text: str, left: str) -> None:
+    asked = Message(role=Role.USER, content=f"{PROMPT[0].content}\n{ACTION_RULE}")
+    assert cut_own_words(text, [Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked]).strip() == left
