@@ -361,7 +361,9 @@ type DirectConfig struct {
 	// Most tokens the model may write, 100-32768; built-in default 4096.
 	MaxTokens *int32 `protobuf:"varint,1,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	// Sampling temperature, 0.0-2.0; built-in default 0.0.
-	Temperature   *float64 `protobuf:"fixed64,2,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	Temperature *float64 `protobuf:"fixed64,2,opt,name=temperature,proto3,oneof" json:"temperature,omitempty"`
+	// Likeliest tokens told in each place of the answer, 0-20; unset: no log probabilities.
+	TopLogprobs   *int32 `protobuf:"varint,3,opt,name=top_logprobs,json=topLogprobs,proto3,oneof" json:"top_logprobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +408,13 @@ func (x *DirectConfig) GetMaxTokens() int32 {
 func (x *DirectConfig) GetTemperature() float64 {
 	if x != nil && x.Temperature != nil {
 		return *x.Temperature
+	}
+	return 0
+}
+
+func (x *DirectConfig) GetTopLogprobs() int32 {
+	if x != nil && x.TopLogprobs != nil {
+		return *x.TopLogprobs
 	}
 	return 0
 }
@@ -3323,13 +3332,15 @@ var File_reasond_v1_strategies_proto protoreflect.FileDescriptor
 const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\n" +
 	"\x1breasond/v1/strategies.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\"x\n" +
+	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x01\n" +
 	"\fDirectConfig\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01\x12%\n" +
-	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01B\r\n" +
+	"\vtemperature\x18\x02 \x01(\x01H\x01R\vtemperature\x88\x01\x01\x12&\n" +
+	"\ftop_logprobs\x18\x03 \x01(\x05H\x02R\vtopLogprobs\x88\x01\x01B\r\n" +
 	"\v_max_tokensB\x0e\n" +
-	"\f_temperature\"\xbf\x01\n" +
+	"\f_temperatureB\x0f\n" +
+	"\r_top_logprobs\"\xbf\x01\n" +
 	"\x14ChainOfThoughtConfig\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01\x12%\n" +

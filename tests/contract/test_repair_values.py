@@ -13,7 +13,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from reasond.v1 import repair_service_pb2 as pb
 from reasond.v1 import repairs_pb2
 from reasond_server.grpc_api.message_writers import fill
-from reasond_server.grpc_api.repair_servicer import build_repair_event_message, build_snapshot_response
+from reasond_server.grpc_api.repair_servicer import (
+    build_repair_event_message,
+    build_repair_view_response,
+    build_snapshot_response,
+)
 from reasond_server.http_api.json_mapping import (
     build_event_json,
     build_kind_json,
@@ -92,12 +96,12 @@ def test_an_event_has_every_value_over_both_wires(happening: Any) -> None:
 
 def test_a_result_has_every_value_over_both_wires() -> None:
     agree(fill(repairs_pb2.Repair(), REPAIR), build_kind_json(REPAIR))
-    agree(fill(pb.GetRepairResponse(), VIEW).repair, build_repair_view_json(VIEW)["repair"])
+    agree(build_repair_view_response(VIEW).repair, build_repair_view_json(VIEW)["repair"])
     agree(fill(pb.ListEnvironmentsResponse(), ENVIRONMENTS), build_kind_json(ENVIRONMENTS))
     agree(build_snapshot_response(SNAPSHOT), build_snapshot_json(SNAPSHOT))
 
 
 def test_a_repair_that_runs_has_no_result_yet() -> None:
     running = type(VIEW)(execution=VIEW.execution)
-    assert not fill(pb.GetRepairResponse(), running).HasField("repair")
+    assert not build_repair_view_response(running).HasField("repair")
     assert build_repair_view_json(running)["repair"] is None

@@ -69,7 +69,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "max_model_calls": 17,
         "seed": 2**40,
     },
-    "direct": {"max_tokens": 300, "temperature": 0.25},
+    "direct": {"max_tokens": 300, "temperature": 0.25, "top_logprobs": 2},
     "chain_of_verification": {
         "max_questions": 2,
         "max_tokens": 333,
@@ -101,6 +101,7 @@ def reply(request: ChatRequest) -> str:
 async def server() -> AsyncGenerator[Listening, None]:
     enabled = json.dumps(sorted(INSTALLED))
     model = FunctionModel(reply)
+    model.most_logprobs = 20
     environ = {"REASOND__REASONING__ENABLED_STRATEGIES": enabled, **PROGRAMS}
     async with running_server(model=model, environ=environ) as listening:
         yield listening

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.service.repair_service import RepairService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Cursor, StreamEvent
+    from reasond_server.types.repairs import RepairView
 
 WordT = TypeVar("WordT", bound="StrEnum")
 
@@ -238,12 +239,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         del context
         execution_id = require_id(request.execution_id, field="execution_id")
         found = await self._service.get(get_current_principal(), execution_id)
-        response = pb.GetRepairResponse(execution=fill(execution_pb2.Execution(), found.execution))
-        if found.repair is not None:
-            fill(response.repair, found.repair)
-        if found.task is not None:
-            _fill_task(response.task, found.task)
-        return response
+        return build_repair_view_response(found)
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         """Keep a manifest and name the contents that are missing."""
@@ -264,6 +260,16 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         """List the environments of checks."""
         del request, context
         return fill(pb.ListEnvironmentsResponse(), self._service.list_environments())
+
+
+def build_repair_view_response(view: RepairView) -> pb.GetRepairResponse:
+    """Return the execution of a repair, how it ended, and its task."""
+    response = pb.GetRepairResponse(execution=fill(execution_pb2.Execution(), view.execution))
+    if view.repair is not None:
+        fill(response.repair, view.repair)
+    if view.task is not None:
+        _fill_task(response.task, view.task)
+    return response
 
 
 @contextmanager

@@ -187,22 +187,28 @@ class DirectConfig(google.protobuf.message.Message):
 
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     TEMPERATURE_FIELD_NUMBER: builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: builtins.int
     max_tokens: builtins.int
     """Most tokens the model may write, 100-32768; built-in default 4096."""
     temperature: builtins.float
     """Sampling temperature, 0.0-2.0; built-in default 0.0."""
+    top_logprobs: builtins.int
+    """Likeliest tokens told in each place of the answer, 0-20; unset: no log probabilities."""
     def __init__(
         self,
         *,
         max_tokens: builtins.int | None = ...,
         temperature: builtins.float | None = ...,
+        top_logprobs: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "max_tokens", b"max_tokens", "temperature", b"temperature"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "_top_logprobs", b"_top_logprobs", "max_tokens", b"max_tokens", "temperature", b"temperature", "top_logprobs", b"top_logprobs"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_temperature", b"_temperature", "_top_logprobs", b"_top_logprobs", "max_tokens", b"max_tokens", "temperature", b"temperature", "top_logprobs", b"top_logprobs"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_logprobs", b"_top_logprobs"]) -> typing.Literal["top_logprobs"] | None: ...
 
 global___DirectConfig = DirectConfig
 
