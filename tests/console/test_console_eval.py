@@ -53,6 +53,9 @@ async def test_a_record_of_an_evaluation_is_a_picture_of_gain_over_cost(browser:
                 right = next(word for word in told.split() if word.isdecimal())
                 await expect(page.get_by_role("row", name=row)).to_contain_text(f"{right} of 24")
             await examine(page, "eval", height=900)
+            # The picture follows the window, so that its letters stay as large.
+            await page.set_viewport_size({"width": 390, "height": 800})
+            await expect(page.locator("svg.worth")).to_have_attribute("width", "350")
             wrong = page.get_by_role("region", name="with their steps").get_by_role("link").first
             await wrong.click()
             await expect(page.get_by_role("listbox", name="Steps")).to_be_visible()

@@ -63,6 +63,15 @@ function waysOf(trials) {
 
 export class Evaluation extends Component {
   state = { trials: null, error: null };
+  redraw = () => this.setState({}); // The picture is as wide as the window, also after a phone is turned.
+
+  componentDidMount() {
+    addEventListener("resize", this.redraw);
+  }
+
+  componentWillUnmount() {
+    removeEventListener("resize", this.redraw);
+  }
 
   async read(event) {
     const [file] = event.target.files;
