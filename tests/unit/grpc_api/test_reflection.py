@@ -116,7 +116,8 @@ async def test_it_can_be_switched_off() -> None:
     async with serving(ScriptedReasoning(), reflection=False) as served:
         for version in ("v1", "v1alpha"):
             # Nothing is sent: the refusal may come before it, and grpc then tells of that instead.
-            call = served.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")()
+            method = f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = served.channel.stream_stream(method)()
             assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
