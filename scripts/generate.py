@@ -52,15 +52,16 @@ def generate(target: Path) -> None:
     stubs = target / "stubs"
     stubs.mkdir(parents=True)
     protos = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
-    protoc = (binaries / "python", "-m", "grpc_tools.protoc", f"-I{PROTO}")
+    # The protos of Google's annotations and errors come with their Python package.
+    [packages] = binaries.parent.glob("lib/python*/site-packages")
+    protoc = (binaries / "python", "-m", "grpc_tools.protoc", f"-I{PROTO}", f"-I{packages}")
     into_stubs = (
         f"--plugin=protoc-gen-mypy={binaries / 'protoc-gen-mypy'}",
         f"--plugin=protoc-gen-mypy_grpc={binaries / 'protoc-gen-mypy_grpc'}",
         *(f"--{kind}_out={stubs}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")),
     )
-    [packages] = binaries.parent.glob("lib/python*/site-packages")
     into_descriptors = (
-        *(f"-I{packages}", "--include_imports", "--include_source_info"),
+        *("--include_imports", "--include_source_info"),
         f"--descriptor_set_out={target / 'reasond.binpb'}",
     )
     for arguments in ((*into_stubs, *protos), (*into_descriptors, *protos, *ERROR_PROTOS)):

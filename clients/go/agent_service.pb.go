@@ -9,6 +9,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -649,7 +650,7 @@ var File_reasond_v1_agent_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ereasond/v1/agent_service.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\xf9\x02\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\xf9\x02\n" +
 	"\x05Agent\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12)\n" +
 	"\x04card\x18\x02 \x01(\v2\x15.reasond.v1.AgentCardR\x04card\x12\x1b\n" +
@@ -693,13 +694,13 @@ const file_reasond_v1_agent_service_proto_rawDesc = "" +
 	"\x12DeleteAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x12\n" +
 	"\x04etag\x18\x02 \x01(\tR\x04etag\"\x15\n" +
-	"\x13DeleteAgentResponse2\xd4\x02\n" +
-	"\fAgentService\x12Q\n" +
-	"\fGetAgentCard\x12\x1f.reasond.v1.GetAgentCardRequest\x1a .reasond.v1.GetAgentCardResponse\x12K\n" +
+	"\x13DeleteAgentResponse2\x84\x04\n" +
+	"\fAgentService\x12\x89\x01\n" +
+	"\fGetAgentCard\x12\x1f.reasond.v1.GetAgentCardRequest\x1a .reasond.v1.GetAgentCardResponse\"6\x82\xd3\xe4\x93\x020Z\x0e\x12\f/api/v1/card\x12\x1e/api/v1/agents/{agent_id}/card\x12c\n" +
 	"\n" +
-	"ListAgents\x12\x1d.reasond.v1.ListAgentsRequest\x1a\x1e.reasond.v1.ListAgentsResponse\x12T\n" +
-	"\rRegisterAgent\x12 .reasond.v1.RegisterAgentRequest\x1a!.reasond.v1.RegisterAgentResponse\x12N\n" +
-	"\vDeleteAgent\x12\x1e.reasond.v1.DeleteAgentRequest\x1a\x1f.reasond.v1.DeleteAgentResponseB9\n" +
+	"ListAgents\x12\x1d.reasond.v1.ListAgentsRequest\x1a\x1e.reasond.v1.ListAgentsResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/agents\x12\x8f\x01\n" +
+	"\rRegisterAgent\x12 .reasond.v1.RegisterAgentRequest\x1a!.reasond.v1.RegisterAgentResponse\"9\x82\xd3\xe4\x93\x023:\x01*Z\x13:\x01*\"\x0e/api/v1/agents\x1a\x19/api/v1/agents/{agent_id}\x12q\n" +
+	"\vDeleteAgent\x12\x1e.reasond.v1.DeleteAgentRequest\x1a\x1f.reasond.v1.DeleteAgentResponse\"!\x82\xd3\xe4\x93\x02\x1b*\x19/api/v1/agents/{agent_id}B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

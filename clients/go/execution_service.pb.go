@@ -9,6 +9,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -1014,7 +1015,7 @@ var File_reasond_v1_execution_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\n" +
 	"\"reasond/v1/execution_service.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"n\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"n\n" +
 	"\x13GetExecutionRequest\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x124\n" +
 	"\n" +
@@ -1085,14 +1086,14 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\x13left_out_characters\x18\x0f \x01(\x03R\x11leftOutCharacters\";\n" +
 	"\x16DeleteExecutionRequest\x12!\n" +
 	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"\x19\n" +
-	"\x17DeleteExecutionResponse2\xad\x04\n" +
-	"\x10ExecutionService\x12Q\n" +
-	"\fGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\x12\\\n" +
-	"\x0fFollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse0\x01\x12Z\n" +
-	"\x0fCancelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\x12W\n" +
-	"\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\x12W\n" +
-	"\x0eListModelCalls\x12!.reasond.v1.ListModelCallsRequest\x1a\".reasond.v1.ListModelCallsResponse\x12Z\n" +
-	"\x0fDeleteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponseB9\n" +
+	"\x17DeleteExecutionResponse2\xc0\x06\n" +
+	"\x10ExecutionService\x12|\n" +
+	"\fGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\")\x82\xd3\xe4\x93\x02#\x12!/api/v1/executions/{execution_id}\x12\x8e\x01\n" +
+	"\x0fFollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse\"0\x82\xd3\xe4\x93\x02*\x12(/api/v1/executions/{execution_id}:follow0\x01\x12\x8f\x01\n" +
+	"\x0fCancelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\"3\x82\xd3\xe4\x93\x02-:\x01*\"(/api/v1/executions/{execution_id}:cancel\x12s\n" +
+	"\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/executions\x12\x8d\x01\n" +
+	"\x0eListModelCalls\x12!.reasond.v1.ListModelCallsRequest\x1a\".reasond.v1.ListModelCallsResponse\"4\x82\xd3\xe4\x93\x02.\x12,/api/v1/executions/{execution_id}/modelCalls\x12\x85\x01\n" +
+	"\x0fDeleteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponse\")\x82\xd3\xe4\x93\x02#*!/api/v1/executions/{execution_id}B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

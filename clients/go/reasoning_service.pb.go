@@ -9,6 +9,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -737,7 +738,7 @@ var File_reasond_v1_reasoning_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_reasoning_service_proto_rawDesc = "" +
 	"\n" +
 	"\"reasond/v1/reasoning_service.proto\x12\n" +
-	"reasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"\x93\x01\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"\x93\x01\n" +
 	"\rReasonRequest\x12-\n" +
 	"\x04task\x18\x01 \x01(\v2\x19.reasond.v1.ReasoningTaskR\x04task\x12\x1d\n" +
 	"\n" +
@@ -794,11 +795,11 @@ const file_reasond_v1_reasoning_service_proto_rawDesc = "" +
 	"\x13COST_CLASS_CONSTANT\x10\x01\x12\x15\n" +
 	"\x11COST_CLASS_LINEAR\x10\x02\x12\x16\n" +
 	"\x12COST_CLASS_SAMPLED\x10\x03\x12\x15\n" +
-	"\x11COST_CLASS_SEARCH\x10\x042\x8d\x02\n" +
-	"\x10ReasoningService\x12?\n" +
-	"\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\x12_\n" +
-	"\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse0\x01\x12W\n" +
-	"\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponseB9\n" +
+	"\x11COST_CLASS_SEARCH\x10\x042\xf5\x02\n" +
+	"\x10ReasoningService\x12e\n" +
+	"\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/api/v1/reasoning:execute\x12\x84\x01\n" +
+	"\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse\"#\x82\xd3\xe4\x93\x02\x1d:\x01*\"\x18/api/v1/reasoning:stream0\x01\x12s\n" +
+	"\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/strategiesB9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

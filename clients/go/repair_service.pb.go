@@ -9,6 +9,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -1017,7 +1018,7 @@ var File_reasond_v1_repair_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_repair_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1freasond/v1/repair_service.proto\x12\n" +
-	"reasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"Z\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"Z\n" +
 	"\rRepairRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.reasond.v1.RepairTaskR\x04task\x12\x1d\n" +
 	"\n" +
@@ -1079,14 +1080,14 @@ const file_reasond_v1_repair_service_proto_rawDesc = "" +
 	"\x18ListEnvironmentsResponse\x12;\n" +
 	"\fenvironments\x18\x01 \x03(\v2\x17.reasond.v1.EnvironmentR\fenvironments\x12.\n" +
 	"\x05level\x18\x02 \x01(\x0e2\x18.reasond.v1.SandboxLevelR\x05level\x12\x1a\n" +
-	"\bcommands\x18\x03 \x03(\tR\bcommands2\xf4\x03\n" +
-	"\rRepairService\x12?\n" +
-	"\x06Repair\x12\x19.reasond.v1.RepairRequest\x1a\x1a.reasond.v1.RepairResponse\x12P\n" +
-	"\vRepairSteps\x12\x1e.reasond.v1.RepairStepsRequest\x1a\x1f.reasond.v1.RepairStepsResponse0\x01\x12H\n" +
-	"\tGetRepair\x12\x1c.reasond.v1.GetRepairRequest\x1a\x1d.reasond.v1.GetRepairResponse\x12W\n" +
-	"\x0eCreateSnapshot\x12!.reasond.v1.CreateSnapshotRequest\x1a\".reasond.v1.CreateSnapshotResponse\x12N\n" +
-	"\vUploadBlobs\x12\x1e.reasond.v1.UploadBlobsRequest\x1a\x1f.reasond.v1.UploadBlobsResponse\x12]\n" +
-	"\x10ListEnvironments\x12#.reasond.v1.ListEnvironmentsRequest\x1a$.reasond.v1.ListEnvironmentsResponseB9\n" +
+	"\bcommands\x18\x03 \x03(\tR\bcommands2\xc0\x05\n" +
+	"\rRepairService\x12c\n" +
+	"\x06Repair\x12\x19.reasond.v1.RepairRequest\x1a\x1a.reasond.v1.RepairResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/api/v1/repairs:execute\x12s\n" +
+	"\vRepairSteps\x12\x1e.reasond.v1.RepairStepsRequest\x1a\x1f.reasond.v1.RepairStepsResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/api/v1/repairs:stream0\x01\x12p\n" +
+	"\tGetRepair\x12\x1c.reasond.v1.GetRepairRequest\x1a\x1d.reasond.v1.GetRepairResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/repairs/{execution_id}\x12u\n" +
+	"\x0eCreateSnapshot\x12!.reasond.v1.CreateSnapshotRequest\x1a\".reasond.v1.CreateSnapshotResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/api/v1/snapshots\x12o\n" +
+	"\vUploadBlobs\x12\x1e.reasond.v1.UploadBlobsRequest\x1a\x1f.reasond.v1.UploadBlobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/blobs:upload\x12{\n" +
+	"\x10ListEnvironments\x12#.reasond.v1.ListEnvironmentsRequest\x1a$.reasond.v1.ListEnvironmentsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/environmentsB9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

@@ -9,6 +9,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -1793,7 +1794,7 @@ var File_reasond_v1_turn_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1dreasond/v1/turn_service.proto\x12\n" +
-	"reasond.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\x97\x02\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\x97\x02\n" +
 	"\x12ExecuteTurnRequest\x12-\n" +
 	"\x05start\x18\x01 \x01(\v2\x15.reasond.v1.TurnStartH\x00R\x05start\x123\n" +
 	"\areentry\x18\x02 \x01(\v2\x17.reasond.v1.TurnReentryH\x00R\areentry\x125\n" +
@@ -1907,21 +1908,21 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\bExitMode\x12\x19\n" +
 	"\x15EXIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eEXIT_MODE_DONE\x10\x01\x12\x1a\n" +
-	"\x16EXIT_MODE_CLIENT_TOOLS\x10\x022\x9a\x06\n" +
-	"\vTurnService\x12P\n" +
-	"\vExecuteTurn\x12\x1e.reasond.v1.ExecuteTurnRequest\x1a\x1f.reasond.v1.ExecuteTurnResponse0\x01\x12B\n" +
-	"\aRunTurn\x12\x1a.reasond.v1.RunTurnRequest\x1a\x1b.reasond.v1.RunTurnResponse\x12B\n" +
-	"\aGetTurn\x12\x1a.reasond.v1.GetTurnRequest\x1a\x1b.reasond.v1.GetTurnResponse\x12H\n" +
-	"\tListTurns\x12\x1c.reasond.v1.ListTurnsRequest\x1a\x1d.reasond.v1.ListTurnsResponse\x12K\n" +
+	"\x16EXIT_MODE_CLIENT_TOOLS\x10\x022\x81\t\n" +
+	"\vTurnService\x12q\n" +
+	"\vExecuteTurn\x12\x1e.reasond.v1.ExecuteTurnRequest\x1a\x1f.reasond.v1.ExecuteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19:\x01*\"\x14/api/v1/turns:stream0\x01\x12d\n" +
+	"\aRunTurn\x12\x1a.reasond.v1.RunTurnRequest\x1a\x1b.reasond.v1.RunTurnResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/api/v1/turns:execute\x12c\n" +
+	"\aGetTurn\x12\x1a.reasond.v1.GetTurnRequest\x1a\x1b.reasond.v1.GetTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/turns/{turn_id}\x12_\n" +
+	"\tListTurns\x12\x1c.reasond.v1.ListTurnsRequest\x1a\x1d.reasond.v1.ListTurnsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/turns\x12v\n" +
 	"\n" +
-	"CancelTurn\x12\x1d.reasond.v1.CancelTurnRequest\x1a\x1e.reasond.v1.CancelTurnResponse\x12K\n" +
+	"CancelTurn\x12\x1d.reasond.v1.CancelTurnRequest\x1a\x1e.reasond.v1.CancelTurnResponse\")\x82\xd3\xe4\x93\x02#:\x01*\"\x1e/api/v1/turns/{turn_id}:cancel\x12l\n" +
 	"\n" +
-	"DeleteTurn\x12\x1d.reasond.v1.DeleteTurnRequest\x1a\x1e.reasond.v1.DeleteTurnResponse\x12W\n" +
-	"\x0eReadToolResult\x12!.reasond.v1.ReadToolResultRequest\x1a\".reasond.v1.ReadToolResultResponse\x12K\n" +
+	"DeleteTurn\x12\x1d.reasond.v1.DeleteTurnRequest\x1a\x1e.reasond.v1.DeleteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19*\x17/api/v1/turns/{turn_id}\x12\x8e\x01\n" +
+	"\x0eReadToolResult\x12!.reasond.v1.ReadToolResultRequest\x1a\".reasond.v1.ReadToolResultResponse\"5\x82\xd3\xe4\x93\x02/\x12-/api/v1/turns/{turn_id}/toolResults/{call_id}\x12r\n" +
 	"\n" +
-	"GetSession\x12\x1d.reasond.v1.GetSessionRequest\x1a\x1e.reasond.v1.GetSessionResponse\x12Q\n" +
-	"\fListSessions\x12\x1f.reasond.v1.ListSessionsRequest\x1a .reasond.v1.ListSessionsResponse\x12T\n" +
-	"\rDeleteSession\x12 .reasond.v1.DeleteSessionRequest\x1a!.reasond.v1.DeleteSessionResponseB9\n" +
+	"GetSession\x12\x1d.reasond.v1.GetSessionRequest\x1a\x1e.reasond.v1.GetSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/sessions/{session_id}\x12k\n" +
+	"\fListSessions\x12\x1f.reasond.v1.ListSessionsRequest\x1a .reasond.v1.ListSessionsResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/api/v1/sessions\x12{\n" +
+	"\rDeleteSession\x12 .reasond.v1.DeleteSessionRequest\x1a!.reasond.v1.DeleteSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f*\x1d/api/v1/sessions/{session_id}B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

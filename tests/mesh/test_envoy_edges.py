@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 120.0
-REASON = "/reasond.v1.ReasoningService/Reason"
-STREAM = "/reasond.v1.ReasoningService/ReasonIterations"
+REASON = "/api/v1/reasoning:execute"
+STREAM = "/api/v1/reasoning:stream"
 ISSUER = "https://login.example.org/"
 
 
