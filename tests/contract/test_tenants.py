@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from google.longrunning import (  # type: ignore[import-untyped]  # shipped without py.typed
+    operations_pb2,
+    operations_pb2_grpc,
+)
 from google.protobuf import json_format
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from grpc_status import rpc_status
@@ -62,6 +66,7 @@ SERVICES = (
     repair_service_pb2.DESCRIPTOR.services_by_name["RepairService"],
     execution_service_pb2.DESCRIPTOR.services_by_name["ExecutionService"],
     agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+    operations_pb2.DESCRIPTOR.services_by_name["Operations"],
 )
 RPCS = {method.name: method for service in SERVICES for method in service.methods}
 NAMING = re.compile(r"execution_id|turn_id|session_id|agent_id|agent|resume|page_token|last_event_id|snapshot_id")
@@ -87,13 +92,23 @@ CALLS: Mapping[str, Any] = {
     "Repair": {"task": {"description": "Plan it.", "snapshot_id": "{snapshot_id}", "plan": {}}},
     "RepairSteps": {"resume": {"execution_id": "{repair_id}"}},
     "GetRepair": {"execution_id": "{repair_id}"},
+    "GetOperation": {"name": "operations/{repair_id}"},
+    "WaitOperation": {"name": "operations/{repair_id}"},
+    "CancelOperation": {"name": "operations/{repair_id}"},
+    "DeleteOperation": {"name": "operations/{repair_id}"},
     "GetAgentCard": {"agent_id": "{agent_id}"},
     "DeleteAgent": {"agent_id": "{agent_id}"},
     "RegisterAgent": {"agent_id": "{agent_id}", "card_json": CARD, "etag": "0"},
 }
 ALLOWED = {"RunTurn": {"FAILED_PRECONDITION"}}
 """What the owner gets in place of OK: the turn has ended."""
-LISTS = {"ListExecutions": "executions", "ListTurns": "turns", "ListSessions": "sessions", "ListAgents": "agents"}
+LISTS = {
+    "ListExecutions": "executions",
+    "ListOperations": "operations",
+    "ListTurns": "turns",
+    "ListSessions": "sessions",
+    "ListAgents": "agents",
+}
 """RPCs that list the caller's own objects; a page token contains a position, not an owner."""
 TENANTLESS = {"ListStrategies", "ListEnvironments", "CreateSnapshot", "UploadBlobs"}
 """RPCs that name no tenant-owned objects; contents of snapshots have a test of their own."""
@@ -201,6 +216,7 @@ async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told
             repair_service_pb2_grpc.RepairServiceStub(channel),
             execution_service_pb2_grpc.ExecutionServiceStub(channel),
             agent_service_pb2_grpc.AgentServiceStub(channel),
+            operations_pb2_grpc.OperationsStub(channel),
         )
         call = next(getattr(stub, name) for stub in stubs if hasattr(stub, name))
         modules = (
@@ -209,6 +225,7 @@ async def rpc(listening: Listening, bearer: str, name: str, values: Any) -> Told
             repair_service_pb2,
             execution_service_pb2,
             agent_service_pb2,
+            operations_pb2,
         )
         kind = next(found for module in modules if (found := getattr(module, f"{name}Request", None)))
         request = json_format.ParseDict(values, kind())
@@ -286,6 +303,7 @@ def test_every_field_that_names_a_stored_object_is_tested() -> None:
         "CancelExecution": {"execution_id"},
         "ListExecutions": {"page_token"},
         "ListModelCalls": {"execution_id", "page_token"},
+        "ListOperations": {"page_token"},
         "DeleteExecution": {"execution_id"},
         "ExecuteTurn": {"start.session_id", "reentry.turn_id", "attach.execution_id"},
         "RunTurn": {"start.session_id", "reentry.turn_id"},

@@ -50,13 +50,13 @@ KNOWN: Final = tuple(
 class Operation(NamedTuple):
     """An operation with the name of its RPC, and the permission that it needs.
 
-    `or_permission` is enough as well. An operation without a permission is never passed to `require_permission`; only
-    the audit log names it.
+    One of `or_permissions` is enough as well. An operation without a permission is never passed to
+    `require_permission`; only the audit log names it.
     """
 
     name: str
     permission: str = ""
-    or_permission: str = ""
+    or_permissions: tuple[str, ...] = ()
 
 
 def find_unknown_permissions(permissions: Iterable[str]) -> list[str]:
@@ -74,9 +74,7 @@ def require_permission(principal: Principal, operation: Operation) -> None:
     """
     permission = operation.permission
     # The strategy is not known yet, so a token for one of them passes; `require_strategy` decides.
-    other = operation.or_permission
-    granted = principal.permissions
-    is_granted = permission in granted or ADMIN in granted or (other != "" and other in granted)
+    is_granted = bool(principal.permissions & {permission, ADMIN, *operation.or_permissions})
     if not is_granted and not (permission == EXECUTE and find_allowed_strategies(principal)):
         raise _build_error(permission)
 

@@ -57,6 +57,7 @@ from reasond_server.services.agents import serve_agents
 from reasond_server.services.chats import serve_chats
 from reasond_server.services.executions import serve_executions
 from reasond_server.services.mcp_tools import serve_mcp
+from reasond_server.services.operations import serve_operations
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -343,6 +344,7 @@ class Server:
             serve_turns(core.turns, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
             serve_repairs(core.repairs, write_timeout_s=wait_s, observer=observer),
             serve_executions(tasks, every, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            serve_operations(every, core.used),
             serve_agents(agents),
         )
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import (
+    EXECUTE_TURNS,
     READ_EXECUTIONS,
     READ_TURNS,
     Operation,
@@ -94,12 +95,14 @@ def make_system_clock() -> Clock:
 class Core:
     """All parts that do not depend on a transport.
 
-    `executions` is the desk of tasks, which lists and ends repairs too; `observed` finds executions of every kind.
+    `executions` is the desk of tasks, which lists and ends repairs too; `observed` finds executions of every
+    kind for callers who read, `used` for those who cancel and delete.
     """
 
     reasoning: ReasoningService
     executions: ExecutionDesk
     observed: ExecutionDesk
+    used: ExecutionDesk
     directory: AgentDirectory
     runner: Runner
     registry: StrategyRegistry
@@ -114,6 +117,7 @@ class _Desks:
     turns: ExecutionDesk
     repairs: ExecutionDesk
     observed: ExecutionDesk
+    used: ExecutionDesk
 
 
 def build_registry(settings: Settings) -> StrategyRegistry:
@@ -231,14 +235,11 @@ def assemble(
     )
     desks = _build_desks(settings, store=store, runner=runner, clock=clock)
     return Core(
-        reasoning=_assemble_reasoning(
-            settings, kind, registry, directory, store=store, runner=runner, desk=desks.tasks, limits=limits
-        ),
+        reasoning=_assemble_reasoning(settings, kind, registry, directory, desk=desks.tasks, limits=limits),
         executions=desks.tasks,
         observed=desks.observed,
-        turns=_assemble_turns(
-            settings, turn_kind, desks.turns, store=store, runner=runner, clock=clock, tools=tools, limits=limits
-        ),
+        used=desks.used,
+        turns=_assemble_turns(settings, turn_kind, desks.turns, clock=clock, tools=tools, limits=limits),
         repairs=RepairService(runner=runner, desk=desks.repairs, kind=repair_kind, limits=limits),
         directory=directory,
         runner=runner,
@@ -264,8 +265,6 @@ def _assemble_reasoning(
     registry: StrategyRegistry,
     directory: AgentDirectory,
     *,
-    store: ExecutionStore,
-    runner: Runner,
     desk: ExecutionDesk,
     limits: CallerLimits,
 ) -> ReasoningService:
@@ -275,8 +274,8 @@ def _assemble_reasoning(
             registry=registry, tables=settings.reasoning.strategies, model=kind.models.own
         ),
         directory=directory,
-        store=store,
-        runner=runner,
+        store=desk.store,
+        runner=desk.runner,
         desk=desk,
         kind=kind,
         clock=kind.clock,
@@ -384,15 +383,13 @@ def _assemble_turns(
     kind: TurnKind,
     desk: ExecutionDesk,
     *,
-    store: ExecutionStore,
-    runner: Runner,
     clock: Clock,
     tools: Tools,
     limits: CallerLimits,
 ) -> TurnService:
     return TurnService(
-        store=store,
-        runner=runner,
+        store=desk.store,
+        runner=desk.runner,
         desk=desk,
         kind=kind,
         policy=kind.policy,
@@ -418,12 +415,15 @@ def _build_desks(settings: Settings, *, store: ExecutionStore, runner: Runner, c
         turns=desk_of(kind=TURN, require_use=_allow_use),
         repairs=desk_of(kind=REPAIR, require_use=_allow_use),
         observed=desk_of(kind="", require_use=_require_reading),
+        used=desk_of(kind="", require_use=_require_use),
     )
 
 
 def _require_use(caller: Principal, execution: Execution) -> None:
-    """Refuse a caller who may not use the strategy of the task, or may not repair."""
-    if execution.kind == REPAIR:
+    """Refuse a caller who may not use the strategy of the task, or may not repair or use turns."""
+    if execution.kind == TURN:
+        require_permission(caller, Operation(name="CancelTurn", permission=EXECUTE_TURNS))
+    elif execution.kind == REPAIR:
         require_repairs(caller)
     else:
         require_strategy(caller, execution.strategy)

@@ -102,6 +102,12 @@ class ExecutionDesk:
         kept = await self.store.read_checkpoint(caller.tenant, execution_id, with_records=False)
         return ExecutionLog(execution=execution, events=events, plan=kept.plan)
 
+    async def read_end(self, caller: Principal, execution_id: str) -> ExecutionLog:
+        """Return the execution with the last event of its log, or with none before that. Raises as `resume`."""
+        execution = await self._find(caller, execution_id, is_used=True)
+        has_ended = execution.state.has_ended
+        return ExecutionLog(execution=execution, events=await self._read_last(execution) if has_ended else ())
+
     async def resume(
         self,
         caller: Principal,
@@ -295,7 +301,10 @@ class ExecutionDesk:
             events = ()
         if not execution.state.has_ended or (events and events[-1].sequence >= execution.last_sequence):
             return events
-        return [*events, *await self.store.read(tenant, name, after=execution.last_sequence - 1)]
+        return [*events, *await self._read_last(execution)]
+
+    async def _read_last(self, execution: Execution) -> Sequence[LoggedEvent]:
+        return await self.store.read(execution.tenant, execution.execution_id, after=execution.last_sequence - 1)
 
     async def start_once(
         self,

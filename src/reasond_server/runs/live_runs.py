@@ -84,6 +84,11 @@ class LiveRuns:
         for mailbox in self._waiting.get(execution_id, ()):
             mailbox.notify_growth()
 
+    def notify_all(self) -> None:
+        """Notify every mailbox that waits, because nothing is taken over any more."""
+        for execution_id in self._waiting:
+            self.notify(execution_id)
+
     @contextmanager
     def await_run(self, execution_id: str, mailbox: Mailbox) -> Iterator[None]:
         """While the context lasts, notify `mailbox` when this process takes the execution over from another one."""

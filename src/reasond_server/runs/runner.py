@@ -342,8 +342,9 @@ class Runner:
         await self.stop()
 
     def begin_drain(self) -> None:
-        """Refuse new executions from now on."""
+        """Refuse new executions from now on, and send away who waits for runs of other processes."""
         self._admission.drain()
+        self.runs.notify_all()
 
     async def stop(self) -> None:
         """Stop all runs and wait until their logs have ended or are left to other processes."""

@@ -44,7 +44,7 @@ DECLARATION: Final = ServiceDeclaration(
         **dict.fromkeys(("SendMessage", "SendStreamingMessage", "CancelTask", "GetExtendedAgentCard"), EXECUTE),
         **dict.fromkeys(_READING, READ_EXECUTIONS),
     },
-    or_permissions=dict.fromkeys(_READING, READ_TURNS),
+    or_permissions=dict.fromkeys(_READING, (READ_TURNS,)),
 )
 
 

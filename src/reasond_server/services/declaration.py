@@ -24,14 +24,14 @@ class ServiceDeclaration:
     Attributes:
         name: its full name in the protos.
         permissions: the permission that each of its RPCs needs, by the name of the RPC.
-        or_permissions: another permission that is enough for an RPC, by the name of the RPC; the core then decides.
+        or_permissions: other permissions of which one is enough for an RPC, by its name; the core then decides.
         methods: its JSON-RPC methods, each with the equivalent RPC.
         aliases: the methods that stand for one strategy, installed or not, with its name (seed 000 FR-6.4).
     """
 
     name: str
     permissions: Mapping[str, str]
-    or_permissions: Mapping[str, str] = field(default_factory=dict)
+    or_permissions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,7 +42,7 @@ class ServiceDeclaration:
 
     def operation(self, rpc: str) -> Operation:
         """Return the operation for which `rpc` needs permission."""
-        return Operation(name=rpc, permission=self.permissions[rpc], or_permission=self.or_permissions.get(rpc, ""))
+        return Operation(name=rpc, permission=self.permissions[rpc], or_permissions=self.or_permissions.get(rpc, ()))
 
     def find_operation(self, method: str) -> Operation:
         """Return the operation for which the JSON-RPC method `method` needs permission."""

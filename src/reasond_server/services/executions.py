@@ -40,10 +40,10 @@ DECLARATION: Final = ServiceDeclaration(
         "DeleteExecution": EXECUTE,
     },
     or_permissions={
-        "CancelExecution": EXECUTE_REPAIRS,
-        "DeleteExecution": EXECUTE_REPAIRS,
-        "FollowExecution": READ_TURNS,
-        "ListModelCalls": READ_TURNS,
+        "CancelExecution": (EXECUTE_REPAIRS,),
+        "DeleteExecution": (EXECUTE_REPAIRS,),
+        "FollowExecution": (READ_TURNS,),
+        "ListModelCalls": (READ_TURNS,),
     },
     methods={
         "executions.cancel": "CancelExecution",

@@ -81,7 +81,7 @@ def test_tools_need_a_permission_that_no_strategy_brings() -> None:
 
 
 def test_another_permission_may_be_enough_for_an_operation_and_an_empty_one_never_is() -> None:
-    cancel = Operation("CancelExecution", EXECUTE, "repair:execute")
+    cancel = Operation("CancelExecution", EXECUTE, ("repair:execute",))
     require_permission(principal("repair:execute"), cancel)
     for operation in (REASON, cancel):
         with pytest.raises(PermissionMissingError, match="'reasoning:execute'"):

@@ -33,6 +33,7 @@ from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import serve_agents
 from reasond_server.services.executions import serve_executions
+from reasond_server.services.operations import serve_operations
 from reasond_server.services.reasoning import serve_reasoning
 from reasond_server.services.repairs import serve_repairs
 from reasond_server.services.turns import serve_turns
@@ -271,6 +272,7 @@ def new_server(
         services=[
             serve_reasoning(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
             serve_executions(desk, desk, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            serve_operations(desk, desk),
             serve_agents(agents),
             serve_turns(turns, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
             serve_repairs(repairs, write_timeout_s=write_timeout_s),

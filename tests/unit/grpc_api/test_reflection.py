@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMES = [
+    "google.longrunning.Operations",
     "grpc.health.v1.Health",
     "grpc.reflection.v1.ServerReflection",
     "grpc.reflection.v1alpha.ServerReflection",
@@ -135,7 +136,8 @@ async def test_grpcurl_lists_describes_and_calls(required_program: Callable[[str
     async with serving(ScriptedReasoning()) as served:
         address = f"127.0.0.1:{served.server.port}"
         listed = await output_of(grpcurl, "-plaintext", address, "list")
-        described = await output_of(grpcurl, "-plaintext", address, "describe", NAMES[1])
+        described = await output_of(grpcurl, "-plaintext", address, "describe", NAMES[2])
+        operations = await output_of(grpcurl, "-plaintext", address, "describe", NAMES[0])
         answer = await output_of(
             grpcurl,
             *("-plaintext", "-H", "authorization: Bearer good", "-d", '{"task": {"query": "six times seven"}}'),
@@ -144,6 +146,7 @@ async def test_grpcurl_lists_describes_and_calls(required_program: Callable[[str
 
     assert listed.split() == NAMES
     assert "ServerReflectionInfo ( stream .grpc.reflection.v1.ServerReflectionRequest )" in described
+    assert "WaitOperation" in operations
     assert json.loads(answer)["reasoning"]["answer"] == "42"
 
 
