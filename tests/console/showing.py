@@ -65,7 +65,7 @@ def link_to(page: Page, execution_id: str) -> Locator:
 async def examine(page: Page, name: str, *, height: int = HIGHEST_PICTURE) -> None:
     """Check the page with axe in both colour schemes, as a screen reader hears it, and that nothing overflows it.
 
-    A picture of its first `height` pixels is kept if any are wanted.
+    A picture of its first `height` pixels is kept if any are wanted, unless it has no name.
     """
     if not await page.evaluate("typeof window.axe === 'object'"):
         await page.evaluate(AXE.read_text("utf-8"))
@@ -86,7 +86,7 @@ async def examine(page: Page, name: str, *, height: int = HIGHEST_PICTURE) -> No
         await page.set_viewport_size({"width": width, "height": HEIGHT})
         assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (name, width)
     await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    if PICTURES:
+    if PICTURES and name:
         await page.mouse.move(0, 0)
         picture = await take_picture(page, height)
         await asyncio.to_thread((Path(PICTURES) / f"console_{name}.webp").write_bytes, picture)

@@ -77,6 +77,12 @@ async def test_the_text_that_is_being_written_is_large_and_a_stopped_run_keeps_i
         await expect(writing).to_be_visible()
         size = await writing.evaluate("node => parseFloat(getComputedStyle(node).fontSize)")
         assert size >= 1.5 * 15
+        # There is no step to replay yet, and no call that has ended.
+        await expect(page.get_by_text("No step yet")).to_be_visible()
+        await expect(page.get_by_role("slider")).to_have_count(0)
+        await page.get_by_role("tab", name="Prompts").click()
+        await expect(page.get_by_text("No model call has ended yet")).to_be_visible()
+        await examine(page, "")
         await page.get_by_role("button", name="Stop").click()
         await expect(page.locator(".title .badge")).to_have_text("■ cancelled")
         await expect(page.get_by_label("Written until then")).to_contain_text("First half")

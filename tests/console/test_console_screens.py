@@ -19,6 +19,7 @@ from reasond_server.access.tokens import TokenMinter
 from reasond_server.assembly.app import Server
 from reasond_server.cli.commands.demo import FILE, QUESTION
 from reasond_server.config import load
+from reasond_server.testing import running_server
 from tests.browsing import LIMIT_MS, new_page
 from tests.conftest import PROGRAMS as SEARCH_PATH
 from tests.console.scripted_server import HOSTILE, MANY, REPAIR, TURN, Script, begin, call, cutting_proxy
@@ -124,6 +125,8 @@ async def test_a_tree_and_votes_are_pictures_with_words(browser: Browser, script
         await examine(page, "votes")
         await show(page, scripted, f"compare/{tree['execution_id']}/{votes['execution_id']}")
         await expect(page.get_by_role("row", name="Model calls")).to_contain_text("%")
+        asked = page.get_by_role("row", name="Asked")
+        await expect(asked.get_by_role("cell", name="How much paint?")).to_have_count(2)
         # What neither run has, such as a price, takes no line.
         await expect(page.get_by_role("row", name="Cost")).to_have_count(0)
         await examine(page, "compare", height=620)
@@ -206,7 +209,24 @@ async def test_runs_are_found_by_what_was_asked_and_only_an_answer_is_green(
         await expect(link_to(page, answered["execution_id"])).to_have_count(0)
         await expect(link_to(page, cut["execution_id"])).to_be_visible()
         await page.get_by_label("Search").fill("nobody asked this")
-        await expect(page.get_by_text("No run is kept that fits these filters.")).to_be_visible()
+        await expect(page.get_by_text("Nothing kept fits these filters.")).to_be_visible()
+
+
+async def test_a_server_without_runs_says_how_to_begin_and_a_run_that_is_not_there_is_not_running(
+    browser: Browser,
+) -> None:
+    async with running_server() as bare, watched_page(browser, bare) as page:
+        for address, text, form in (("", "No run yet.", "ask"), ("turns", "No turn yet", "ask_turn")):
+            await show(page, bare, address)
+            await expect(page.get_by_text(text)).to_be_visible()
+            await expect(page.get_by_role("link", name="Begin one")).to_have_attribute("href", f"#/{form}")
+            await expect(page.get_by_text("Tick two runs")).to_have_count(0)
+            await examine(page, "")
+        await show(page, bare, "ask_repair")
+        await expect(page.get_by_text("This server runs no checks.")).to_be_visible()
+        await show(page, bare, "run/nothing")
+        await expect(page.get_by_role("alert").filter(has_text="Execution not found")).to_be_visible()
+        await expect(page.locator(".badge, .writing")).to_have_count(0)
 
 
 async def test_a_repair_shows_its_candidates_their_verdicts_and_the_patch(browser: Browser, demo: Listening) -> None:

@@ -66,7 +66,7 @@ export class AskRepair extends Beginning {
   fields() {
     const { environments, commands, before, checks, found } = this.state;
     const count = ({ target }) => this.setState({ found: target.files.length });
-    return html`${!environments.length && html`<p class="note">This server has no environment for checks: [repair.environments] of its configuration.</p>`}
+    return html`${!environments.length && html`<p class="problem"><strong>This server runs no checks.</strong> Its operator allows them in <code>[repair.environments]</code>; a plan needs none.</p>`}
       <${Area} label="What is wrong, or wanted" name="description" rows="3" value=${before.description} maxlength="100000" />
       <div class="pair">
         <label>Folder of the code <input type="file" name="folder" webkitdirectory required=${!before.snapshot_id} onChange=${count} />

@@ -3,14 +3,14 @@
 import { Component, html } from "./dom.js";
 import { duration, money, number, words } from "./format.js";
 import { Problem, Prose } from "./parts.js";
-import { follow } from "./rpc.js";
+import { call, follow } from "./rpc.js";
 import { fold } from "./view.js";
 
 const DRAW_MS = 60;
 const MOST_BARS = 1_000;
 
 export class Comparison extends Component {
-  state = { error: null };
+  state = { error: null, asked: [] };
   logs = [[], []];
   leaving = new AbortController();
 
@@ -24,6 +24,10 @@ export class Comparison extends Component {
         }, DRAW_MS);
       };
       const told = { onEvent, onText: () => {}, onLink: () => {}, signal: this.leaving.signal };
+      call("executions.list", { text: id, page_size: 1 }, this.leaving.signal).then(
+        ({ executions: [one] }) => this.setState(({ asked }) => ({ asked: Object.assign([...asked], { [side]: one?.question }) })),
+        () => {}, // The runs say the rest.
+      );
       follow(id, told).catch((error) => this.setState({ error }));
     });
   }
@@ -33,8 +37,8 @@ export class Comparison extends Component {
     clearTimeout(this.drawing);
   }
 
-  render({ ids }, { error }) {
-    const views = this.logs.map(fold);
+  render({ ids }, { error, asked }) {
+    const views = this.logs.map((log, side) => ({ ...fold(log), asked: asked[side] }));
     const span = Math.max(1, ...views.map((each) => each.end - each.begin));
     return html`<h1>Two runs</h1>
       ${error && html`<${Problem} error=${error} />`}
@@ -67,6 +71,7 @@ const breakable = (name) => name.split("_").flatMap((word, place) => (place ? ["
 const usageOf = (view) => view.completed?.metrics?.usage ?? view.completed?.usage;
 
 const FIGURES = [
+  ["Asked", (view) => view.asked || undefined, String],
   ["Ended as", (view) => words(view.completed?.finish_reason) || "not yet", String],
   ["Steps", (view) => view.steps.length, number],
   ["Model calls", (view) => view.calls, number],

@@ -35,7 +35,7 @@ const BODIES = {
       facts=${[["Score", detail.score.toFixed(2)], ["Depth", detail.depth], ["Grew from", detail.parent_id || "the question"], ["Followed", detail.is_pruned ? "✕ no" : "yes"]]}
     />
     <${Prose} title="Thought" text=${detail.thought} /><${Prose} title="Answer" text=${detail.answer} />`,
-  sample: ({ detail }) => html`<${Facts} facts=${[["Votes for", detail.normalized_answer || "nothing"], ["Temperature", detail.temperature]]} />
+  sample: ({ detail }) => html`<${Facts} facts=${[["Counted as", detail.normalized_answer || "no answer"], ["Temperature", detail.temperature]]} />
     <${Prose} title="Reasoning" text=${detail.text} /><${Prose} title="Answer" text=${detail.answer} />`,
   stage: ({ detail }) => html`${detail.score !== null && detail.score !== undefined && html`<${Facts} facts=${[["Score", detail.score.toFixed(2)]]} />`}
     <${Prose} title=${words(detail.stage)} text=${detail.text} /><${Prose} title="Answer" text=${detail.answer} />`,

@@ -83,7 +83,7 @@ class Listing extends Component {
         ${this.actions()}
       </form>
       ${error && html`<${Problem} error=${error} />`}
-      ${isLoaded && !items.length && !error && html`<p class="empty">${more ? "Nothing among the newest runs. There are older ones." : html`${this.emptyText} <a href="#/ask">Ask something</a>`}</p>`}
+      ${isLoaded && !items.length && !error && html`<p class="empty">${more ? "Nothing among the newest runs. There are older ones." : html`${Object.values(this.state.filters).some(Boolean) ? "Nothing kept fits these filters." : this.emptyText} <a href=${`#/${this.form}`}>Begin one</a>`}</p>`}
       ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label=${this.title}>${this.table(items)}</div>`}
       ${more && html`<p><button type="button" onClick=${() => this.load(more)}>${items.length ? "Show more" : "Look further back"}</button></p>`}`;
   }
@@ -97,7 +97,8 @@ export class Executions extends Listing {
   title = "Runs";
   method = "executions.list";
   member = "executions";
-  emptyText = "No run is kept that fits these filters.";
+  emptyText = "No run yet.";
+  form = "ask";
 
   componentDidMount() {
     super.componentDidMount();
@@ -128,7 +129,8 @@ export class Executions extends Listing {
   }
 
   actions() {
-    const { chosen } = this.state;
+    const { chosen, items } = this.state;
+    if (items.length < 2) return null;
     if (chosen.length !== 2) return html`<span class="faint">Tick two runs to compare them.</span>`;
     return html`<a class="button" href=${`#/compare/${chosen.join("/")}`}>Compare these two</a>`;
   }
@@ -203,7 +205,8 @@ export class Turns extends Listing {
   title = "Turns";
   method = "turns.list";
   member = "turns";
-  emptyText = "No turn is kept that fits this filter.";
+  emptyText = "No turn yet: a conversation with tools is one.";
+  form = "ask_turn";
 
   params() {
     const { session } = this.state.filters;

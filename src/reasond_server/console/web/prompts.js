@@ -49,9 +49,9 @@ export class Prompts extends Component {
     }
   }
 
-  render(_, { calls, error, chosen, isRead }) {
+  render({ isOver }, { calls, error, chosen, isRead }) {
     if (error) return html`<${Problem} error=${error} />`;
-    if (!calls.length) return html`<p class="empty">${isRead ? html`No prompt of this run is kept. <code>[store] record_prompts = true</code> keeps those of later runs.` : "Reading …"}</p>`;
+    if (!calls.length) return html`<p class="empty">${!isRead ? "Reading …" : html`${isOver ? "No prompt of this run is kept." : "No model call has ended yet, or none is kept."} <code>[store] record_prompts = true</code> keeps those of later runs.`}</p>`;
     const one = calls[Math.min(chosen, calls.length - 1)];
     return html`<div class="halves steps">
       <section aria-labelledby="calls-title">

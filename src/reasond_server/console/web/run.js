@@ -113,7 +113,7 @@ export class Run extends Component {
     const place = Math.min(chosen < 0 ? view.steps.length - 1 : chosen, view.steps.length - 1);
     return html`<div class="title">
         <h1>${view.title || "Run"}</h1>
-        <${Badge} state=${stateOf(view)} reason=${view.completed?.finish_reason} />
+        ${full.started && html`<${Badge} state=${stateOf(view)} reason=${view.completed?.finish_reason} />`}
         <span class="id">${id}</span>
         ${!full.completed && full.started && html`<button type="button" onClick=${() => this.stop(full)}>■ Stop</button>`}
         ${full.started && html`<a class="button" href=${`#/${FORMS[full.kind]}/${id}`}>Change and run again</a>`}
@@ -121,8 +121,8 @@ export class Run extends Component {
       ${error && html`<${Problem} error=${error} />`}
       <div role="status">${link && html`<p class="cut">⟳ ${link}</p>`}</div>
       ${full.started && this.summary(view, full, task?.query ?? told?.conversation?.message ?? asked)}
-      ${!isReplay && stateOf(full) === "running" && html`<${Writing} writings=${[...this.writings.values()]} />`}
-      ${full.started && this.replay(full, { until, isPlaying, count: view.steps.length })}
+      ${!isReplay && full.started && stateOf(full) === "running" && html`<${Writing} writings=${[...this.writings.values()]} />`}
+      ${full.steps.length > 0 && this.replay(full, { until, isPlaying, count: view.steps.length })}
       <div class="hidden" role="status" aria-live="polite">${isReplay ? "" : newsOf(view)}</div>
       ${full.started &&
       html`<${Tabs}
@@ -189,7 +189,9 @@ export class Run extends Component {
   steps(view, full, place) {
     const span = Math.max(1, full.end - full.begin);
     const choose = (chosen) => this.setState({ chosen });
-    return html`<${Pictures} view=${view} told=${this.state.told} onChoose=${choose} chosen=${place} />
+    const pictures = html`<${Pictures} view=${view} told=${this.state.told} onChoose=${choose} chosen=${place} />`;
+    if (!full.steps.length) return html`${pictures}<p class="empty">${full.completed ? "It ended before its first step." : "No step yet: one stands here as soon as it has ended."}</p>`;
+    return html`${pictures}
       <div class="halves steps">
         <section aria-labelledby="steps-title">
           <h2 id="steps-title">Steps in time</h2>
