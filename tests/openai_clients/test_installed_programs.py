@@ -1,21 +1,27 @@
 """What `reasond install` prints is enough for the programs themselves, where they are installed.
 
-By hand, because they are some 800 MB: `npm install @openai/codex @anthropic-ai/claude-code cline`, then with
-`node_modules/.bin` on PATH `pytest -n0 tests/openai_clients/test_installed_programs.py`.
+By hand, because they are some 3 GB: `npm install @openai/codex @anthropic-ai/claude-code cline` and, in an environment
+of its own, `pip install open-webui`; then with `node_modules/.bin` and that environment's `bin` on PATH
+`pytest -n0 tests/openai_clients/test_installed_programs.py`. All of it runs without a network but the loopback.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import subprocess
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from reasond_server.cli.commands.install import install
 from reasond_server.testing import running_server_in_thread
+from tests.temporal.temporal_server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,3 +90,58 @@ def test_a_client_that_is_set_up_as_told_gets_an_answer(
         words = shlex.split(told.partition("\n")[0].replace("$REASOND_TOKEN", server.token))
         run([*words, "--data-dir", "data"], tmp_path, environ)
     assert "36" in run(ASKED[client], tmp_path, environ)
+
+
+@contextmanager
+def serving_open_webui(folder: Path, environ: Mapping[str, str]) -> Iterator[httpx.Client]:
+    """Run Open WebUI with its data in `folder`, and yield a client of its first user, who is its administrator."""
+    port = free_port()
+    told = {"PATH": os.environ["PATH"], "HOME": str(folder), "DATA_DIR": str(folder), **environ}
+    # Nothing is loaded from elsewhere: no model for embeddings, no news of versions.
+    told |= {"OFFLINE_MODE": "true", "RAG_EMBEDDING_ENGINE": "openai"}
+    words = [find("open-webui"), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(words, cwd=folder, env=told, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT_S, trust_env=False) as client:
+            limit = time.monotonic() + LIMIT_S
+            while not _is_healthy(client):
+                if process.poll() is not None or time.monotonic() > limit:
+                    pytest.fail((folder / "log").read_text("utf-8")[-3000:])
+                time.sleep(0.5)
+            person = {"name": "A Person", "email": "person@example.com", "password": "a long password"}
+            session = client.post("/api/v1/auths/signup", json=person).json()
+            client.headers["Authorization"] = f"Bearer {session['token']}"
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _is_healthy(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_open_webui_lists_the_models_and_streams_an_answer_and_asks_the_task_model_for_a_title(
+    server: Listening, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find("open-webui")
+    environ = {"REASOND_TOKEN": server.token}
+    install("openwebui", url=server.http, model="reasond", home=None, environ=environ)
+    environ |= read_exports(capsys.readouterr().out, environ)
+    with serving_open_webui(tmp_path, environ) as client:
+        models = {each["id"] for each in client.get("/api/models").json()["data"]}
+        assert {"reasond", "reasond/direct", "reasond/react"} <= models
+        messages = [{"role": "user", "content": QUESTION}]
+        body = {"model": "reasond", "messages": messages}
+        with client.stream("POST", "/api/chat/completions", json=body | {"stream": True}) as stream:
+            rows = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: {")]
+        deltas = [choice["delta"] for row in rows for choice in json.loads(row).get("choices", ())]
+        assert "36" in "".join(each.get("content") or "" for each in deltas)
+        assert any(each.get("reasoning_content") for each in deltas)
+        assert "36" in client.post("/api/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+        title = client.post("/api/v1/tasks/title/completions", json=body).json()
+        assert title["model"] == "reasond/direct"

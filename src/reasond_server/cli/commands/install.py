@@ -147,13 +147,14 @@ cline auth openai-compatible --baseurl {base_url} --modelid {model} --apikey "${
 
 
 def _set_up_open_webui(base_url: str, model: str) -> ClientSetup:
-    """Return the variables of Open WebUI; a model for its titles and tags is a person's to choose."""
+    """Return the variables of Open WebUI; its titles, tags and questions are one call of the model each."""
     text = f"""\
 export OPENAI_API_BASE_URL={base_url}
 export OPENAI_API_KEY="${_TOKEN}"
 export DEFAULT_MODELS={model}
+export TASK_MODEL_EXTERNAL=reasond/direct
 """
-    after = "Each message also asks for a title, tags and questions: set a cheap task model in Settings, Interface."
+    after = "Then: open-webui serve\nWhat an administrator has saved in its settings counts in place of these."
     return ClientSetup(text=text, after=after)
 
 

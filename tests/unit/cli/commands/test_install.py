@@ -52,8 +52,13 @@ def test_vs_code_gets_a_custom_endpoint_without_a_key(capsys: pytest.CaptureFixt
 
 
 def test_open_webui_gets_variables_that_a_shell_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    words = shlex.split(read_printed(capsys, "openwebui").partition("\nEach message")[0])
-    assert words[1::2] == [f"OPENAI_API_BASE_URL={URL}/v1", "OPENAI_API_KEY=$REASOND_TOKEN", "DEFAULT_MODELS=reasond"]
+    words = shlex.split(read_printed(capsys, "openwebui").partition("\nThen:")[0])
+    assert words[1::2] == [
+        f"OPENAI_API_BASE_URL={URL}/v1",
+        "OPENAI_API_KEY=$REASOND_TOKEN",
+        "DEFAULT_MODELS=reasond",
+        "TASK_MODEL_EXTERNAL=reasond/direct",
+    ]
 
 
 def test_claude_gets_variables_with_the_address_before_v1(capsys: pytest.CaptureFixture[str]) -> None:
