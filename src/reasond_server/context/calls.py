@@ -205,10 +205,10 @@ class ReplyListener:
             if each.kind is not self._cut_kind:
                 shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
             self._cut_kind = each.kind
-            shown.append(replace(each, text=cutter.feed(each.text)))
+            shown.append(Fragment(text=cutter.feed(each.text), kind=each.kind))
         if is_end:
             shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
-        return tuple(each for each in shown if each.text)
+        return tuple([each for each in shown if each.text])
 
     def _take(self, event: ModelEvent) -> Sequence[Fragment]:
         if isinstance(event, Finished):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import is_placeholder, strip_tags
-from reasond_server.context.own_tags import cut_own_words
+from reasond_server.context.own_tags import cut_own_words, find_own_words
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.tags import RESERVED_TAGS, TagKind
 from reasond_server.context.vote_forms import find_value
@@ -60,8 +60,9 @@ def settle_reply(
         content, earlier = _choose_answer(content, behind)
         text += earlier
     if cutter is not None:
+        words = find_own_words(messages)
         parts = [cutter.cut_whole(part, messages, kind=parsed.kind) for part in (text, content)]
-        text, content = [cut_own_words(part, messages) for part in parts]
+        text, content = [cut_own_words(part, words) for part in parts]
     if (text, content) == (parsed.text, parsed.content):
         return parsed
     return replace(parsed, text=text, content=content)

@@ -150,41 +150,44 @@ class TagCutter:
         return False
 
 
-def cut_own_words(text: str, messages: Sequence[Message]) -> str:
-    """Return `text` without the sentences that repeat a sentence of ours in the prompt, of at least 24 characters.
+def cut_own_words(text: str, words: str) -> str:
+    """Return `text` without the sentences that repeat one of `words`, of at least 24 characters.
 
-    Nothing is left of a text that is only a part of ours. Code is left whole, and so is the reply to a prompt without
-    fences.
+    `words` are what `find_own_words` returns. Nothing is left of a text that is only a part of them. Code is kept.
     """
-    if "```" in text or not (words := _find_own_words(messages)):
+    if not (words and _is_long(text, text)) or "```" in text:
         return text
-    ours = [each for part in _SENTENCE.split(words) if len(each := part.strip(_EDGES)) >= _FEWEST_CHARACTERS]
-    parts, lowered = _SENTENCE.split(text), text.casefold()
-    written = [each for each in ours if each in lowered]
-    left, cut = list[str](), ""
-    for part in parts:
-        small = part.casefold()
+    lowered = text.casefold()
+    written = [each for part in _SENTENCE.split(words) if (each := part.strip(_EDGES)) in lowered]
+    written = [each for each in written if len(each) >= _FEWEST_CHARACTERS]
+    left, cut = "", ""
+    for part, small in zip(_SENTENCE.split(text), _SENTENCE.split(lowered), strict=True):
+        bare = small.strip(_EDGES)
+        is_ours = bare in words and len(bare) >= _FEWEST_CHARACTERS
+        is_ours = is_ours or (bool(written) and any(each in small for each in written))
         # A short piece is ours where it goes on with what was cut before it.
-        if _repeats(small, written, words) or (cut and (cut + small).strip(_EDGES) in words):
+        if is_ours or (cut and (cut + small).strip(_EDGES) in words):
             cut += small
         else:
-            left.append(part)
+            left += part
             cut = ""
-    kept = "".join(left)
-    bare = kept.casefold().strip(_EDGES)
-    is_long = len(kept.split()) >= _FEWEST_WORDS or len(bare) >= _FEWEST_CHARACTERS
-    return "" if is_long and bare in words else kept
+    bare = left.casefold().strip(_EDGES)
+    return "" if _is_long(left, bare) and bare in words else left
 
 
-def _find_own_words(messages: Sequence[Message]) -> str:
-    """Return what a prompt says in words of ours, in small letters.
+def _is_long(text: str, bare: str) -> bool:
+    """Return whether a text, `bare` without its edges, is long enough to be known as ours."""
+    return len(bare) >= _FEWEST_CHARACTERS or len(text.split()) >= _FEWEST_WORDS
+
+
+def find_own_words(messages: Sequence[Message]) -> str:
+    """Return what a prompt says in words of ours, in small letters; nothing for a prompt without fences.
 
     Of a system message that has more than ours, it is the paragraph with the rule of the fences.
     """
     system = messages[0].content if messages else ""
-    ours = _split_system(system)[1]
     if not system.startswith(_RULE):
-        return ours.casefold()
+        return _split_system(system)[1].casefold()
     return "\n".join([_RULE, *(_drop_fenced(one.content) for one in messages if one.role is Role.USER)]).casefold()
 
 
@@ -207,9 +210,3 @@ def _drop_fenced(content: str) -> str:
         outside.append(content[at : found.start()])
         at = end + len(closing)
     return "\n".join([*outside, content[at:]])
-
-
-def _repeats(part: str, ours: Sequence[str], words: str) -> bool:
-    """Return whether a sentence stands in `words`, or has one of `ours` in it."""
-    bare = part.strip(_EDGES)
-    return (len(bare) >= _FEWEST_CHARACTERS and bare in words) or (bool(ours) and any(each in part for each in ours))

@@ -109,7 +109,10 @@ _KINDS_OF_REASONING: Final = frozenset({"thinking", "reasoning", "thought", "rea
 
 def read_fields(message: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the reasoning in the members of a message."""
-    return next((thought for name in names if (value := message.get(name)) and (thought := _join_reasoning(value))), "")
+    for name in names:
+        if name in message and (thought := _join_reasoning(message[name])):
+            return thought
+    return ""
 
 
 def _join_reasoning(value: object) -> str:
@@ -179,7 +182,8 @@ class TextPlace:
     def note(self, text: str) -> None:
         """Take the next piece."""
         *lines, rest = (self.line + text).split("\n")
-        self.is_in_fence ^= sum(_FENCE_LINE.match(line) is not None for line in lines) % 2 == 1
+        for line in lines:
+            self.is_in_fence ^= _FENCE_LINE.match(line) is not None
         self.line = rest[-_MAX_LINE:]
 
     def is_quoted(self, after: str) -> bool:
@@ -309,5 +313,8 @@ class MarkReader:
 
 def _count_held(text: str, beginnings: frozenset[str]) -> int:
     """Return the length of the longest end of `text` that may become a mark."""
-    most = min(_MOST_HELD, len(text))
-    return next((size for size in range(most, 0, -1) if text[-size:].lower() in beginnings), 0)
+    end = text[-_MOST_HELD:].lower()
+    for start in range(len(end)):
+        if end[start:] in beginnings:
+            return len(end) - start
+    return 0

@@ -157,18 +157,19 @@ def read_number(value: object) -> int:
 
 
 def _find(report: Mapping[str, Any], names: Sequence[str]) -> tuple[str, int]:
-    return next(((name, number) for name in names if (number := read_number(report.get(name)))), ("", 0))
+    found = [(name, number) for name in names if name in report and (number := read_number(report[name]))]
+    return found[0] if found else ("", 0)
 
 
 def _find_detail(report: Mapping[str, Any], places: Sequence[str], names: Sequence[str]) -> int:
     """Return a part of the prompt or of the output, which stands in its details or beside them."""
-    holders = [*(report.get(place) for place in places), report]
-    return max(_find(holder, names)[1] for holder in holders if isinstance(holder, dict))
+    details = [report[place] for place in places if place in report]
+    return max([_find(holder, names)[1] for holder in (*details, report) if isinstance(holder, dict)])
 
 
 def _add_cache(report: Mapping[str, Any], name: str, prompt: int, output: int, total: int) -> int:
     """Return the tokens of the whole prompt, with the parts of it that were in the cache."""
-    parts = sum(read_number(report.get(part)) for part in _PARTS)
+    parts = sum([read_number(report[part]) for part in _PARTS if part in report])
     if "cache_creation_input_tokens" not in report and isinstance(written := report.get("cache_creation"), dict):
         # Anthropic's parts by the time that they are kept.
         parts += sum(map(read_number, written.values()))

@@ -89,8 +89,8 @@ class TenantQuota:
             )
 
 
-def _find_least(*bounds: int | None) -> int | None:
-    return min((each for each in bounds if each is not None), default=None)
+def _find_least(own: int | None, left: int | None) -> int | None:
+    return own if left is None or (own is not None and own < left) else left
 
 
 UNBOUNDED = TenantQuota()

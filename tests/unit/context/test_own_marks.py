@@ -6,7 +6,7 @@ import pytest
 
 from reasond_server.context.answers import is_placeholder
 from reasond_server.context.own_marks import settle_reply
-from reasond_server.context.own_tags import cut_own_words
+from reasond_server.context.own_tags import cut_own_words, find_own_words
 from reasond_server.context.replies import TagParser
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import TagKind
@@ -95,4 +95,5 @@ def test_what_says_something_is_an_answer(text: str) -> None:
 )
 def test_nothing_is_left_of_a_rule_of_ours_that_is_repeated(text: str, left: str) -> None:
     asked = Message(role=Role.USER, content=f"{PROMPT[0].content}\n{ACTION_RULE}")
-    assert cut_own_words(text, [Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked]).strip() == left
+    words = find_own_words([Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked])
+    assert cut_own_words(text, words).strip() == left

@@ -380,7 +380,7 @@ class StreamedAnswer:
             data = await self.limits.wait(self._read)
         except (UpstreamFaultError, WaitLimitError) as trouble:
             # A fault after the server reported the finish reason does not matter.
-            return self._fail(trouble, []) if self._find_reason() is None else self._finish()
+            return self._fail(trouble, []) if self._find_reason(reader.find_end()) is None else self._finish()
         return self._take_bytes(data) if data else self._take_end()
 
     async def aclose(self) -> None:
@@ -436,12 +436,13 @@ class StreamedAnswer:
         self._fault = fault
         return events
 
-    def _find_reason(self) -> ModelFinish | None:
+    def _find_reason(self, ending: AnswerEnd) -> ModelFinish | None:
         """Return why the model stopped; STOP if the caller has enough text."""
-        return self.reader.find_end().reason or (ModelFinish.STOP if self._is_enough else None)
+        return ending.reason or (ModelFinish.STOP if self._is_enough else None)
 
     def _build_finished(self) -> Finished:
-        ending, reason = self.reader.find_end(), self._find_reason()
+        ending = self.reader.find_end()
+        reason = self._find_reason(ending)
         if reason is None:
             raise faults.build_protocol_fault(self.options, "ended its answer without telling why it stopped")
         usage, doubts = settle_usage(

@@ -32,6 +32,8 @@ _OPENAI_HOST: Final = "api.openai.com"
 _SPARE_CONNECTIONS: Final = 16
 _KEPT_S: Final = 5.0
 _NO_KEY: Final = "none"
+# What the package tells of the machine that it runs on.
+_DESCRIPTIONS: Final = ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
 _MAX_REFUSAL_BYTES: Final = 65_536
 _REFUSAL_PATIENCE_S: Final = 2.0
 _CLOSE_PATIENCE_S: Final = 1.0
@@ -78,7 +80,8 @@ class ModelClient:
         for name in ("openai", "httpx2"):
             # They write a line for every request.
             logging.getLogger(name).setLevel(logging.WARNING)
-        self._headers: dict[str, Any] = {"connection": "keep-alive" if keeps_connections else "close"}
+        kept = "keep-alive" if keeps_connections else "close"
+        self._headers: dict[str, Any] = {"connection": kept, "x-stainless-retry-count": Omit()}
         if not options.api_key and options.azure_token is None:
             # The package takes an empty key for one that is missing, so it gets another, which is not sent.
             self._headers |= {"Authorization": Omit(), "api-key": Omit()}
@@ -86,6 +89,8 @@ class ModelClient:
             self._base = httpx2.URL(options.base_url)
             _ = urlsplit(options.base_url).port  # httpx2 accepts "http://["
             self._client = _build_client(options, self._base, keeps_connections=keeps_connections)
+            # The package knows which addresses of Azure name the deployment; others are joined once.
+            self._address = "" if options.azure_api_version else str(self._client.base_url).rstrip("/")
         except (httpx2.InvalidURL, OpenAIError, ValueError, TypeError):
             raise SettingsError(
                 f"The address {show(options.base_url)} of model backend {show(options.name)} is not usable",
@@ -118,9 +123,9 @@ class ModelClient:
         await self._client.close()
 
     def _resolve(self, path: str) -> str:
-        """Return `path` as the package takes it: relative to the base URL, or a whole address at its root."""
+        """Return `path` as the package takes it: a whole address, or for Azure one that is relative to the base URL."""
         if not path.startswith("/"):
-            return f"/{path}"
+            return f"{self._address}/{path}"
         return str(self._base.copy_with(username=None, password=None, raw_path=path.encode()))
 
 
@@ -142,6 +147,8 @@ def _build_client(options: BackendOptions, base: httpx2.URL, *, keeps_connection
         follow_redirects=False,
         trust_env=False,
     )
+    # Its own would be taken out again for each request.
+    http.headers.clear()
     settings: dict[str, Any] = {
         "api_key": options.api_key or _NO_KEY,
         "default_headers": _build_headers(options, base),
@@ -167,11 +174,12 @@ def _build_client(options: BackendOptions, base: httpx2.URL, *, keeps_connection
 
 
 def _build_headers(options: BackendOptions, base: httpx2.URL) -> dict[str, Any]:
-    """Return the headers of every request; those of a foreign environment are left out."""
+    """Return the headers of every request; those of a foreign environment, or that describe this one, are left out."""
     headers: dict[str, Any] = {
         "accept": "text/event-stream, application/json",
         "accept-encoding": "identity",
         "user-agent": f"reasond-server/{version('reasond-server')}",
+        **{f"X-Stainless-{name}": Omit() for name in _DESCRIPTIONS},
     }
     if base.host == _OPENAI_HOST:
         return headers

@@ -141,6 +141,13 @@ async def test_what_the_environment_says_for_openai_is_told_to_openai_alone(monk
     assert headers_of(await ask(monkeypatch, "http://h.example/v1"))["authorization"] == "Bearer k"
 
 
+@pytest.mark.parametrize("base_url", [OPENAI, "http://h.example/v1"])
+async def test_no_server_is_told_of_the_machine_that_asks(monkeypatch: pytest.MonkeyPatch, base_url: str) -> None:
+    told = headers_of(await ask(monkeypatch, base_url))
+    assert not [name for name in told if name.startswith("x-stainless")]
+    assert told["user-agent"].startswith("reasond-server/")
+
+
 @pytest.mark.parametrize("version", ["", "2024-10-21"])
 async def test_a_server_without_key_is_sent_none(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-someone")
