@@ -259,6 +259,8 @@ const (
 	AnswerJudge_ANSWER_JUDGE_WRITTEN AnswerJudge = 1
 	// The expectation over all digits that it could have written, by their probabilities.
 	AnswerJudge_ANSWER_JUDGE_EXPECTED_SCORE AnswerJudge = 2
+	// As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins.
+	AnswerJudge_ANSWER_JUDGE_TOURNAMENT AnswerJudge = 3
 )
 
 // Enum value maps for AnswerJudge.
@@ -267,11 +269,13 @@ var (
 		0: "ANSWER_JUDGE_UNSPECIFIED",
 		1: "ANSWER_JUDGE_WRITTEN",
 		2: "ANSWER_JUDGE_EXPECTED_SCORE",
+		3: "ANSWER_JUDGE_TOURNAMENT",
 	}
 	AnswerJudge_value = map[string]int32{
 		"ANSWER_JUDGE_UNSPECIFIED":    0,
 		"ANSWER_JUDGE_WRITTEN":        1,
 		"ANSWER_JUDGE_EXPECTED_SCORE": 2,
+		"ANSWER_JUDGE_TOURNAMENT":     3,
 	}
 )
 
@@ -3671,11 +3675,12 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\x1bANSWER_VERIFIER_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15ANSWER_VERIFIER_JUDGE\x10\x01\x12\x1a\n" +
 	"\x16ANSWER_VERIFIER_SCHEMA\x10\x02\x12\x1b\n" +
-	"\x17ANSWER_VERIFIER_PROGRAM\x10\x03*f\n" +
+	"\x17ANSWER_VERIFIER_PROGRAM\x10\x03*\x83\x01\n" +
 	"\vAnswerJudge\x12\x1c\n" +
 	"\x18ANSWER_JUDGE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ANSWER_JUDGE_WRITTEN\x10\x01\x12\x1f\n" +
-	"\x1bANSWER_JUDGE_EXPECTED_SCORE\x10\x02*t\n" +
+	"\x1bANSWER_JUDGE_EXPECTED_SCORE\x10\x02\x12\x1b\n" +
+	"\x17ANSWER_JUDGE_TOURNAMENT\x10\x03*t\n" +
 	"\x0fSavingsBaseline\x12 \n" +
 	"\x1cSAVINGS_BASELINE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cSAVINGS_BASELINE_SINGLE_PASS\x10\x01\x12\x1d\n" +

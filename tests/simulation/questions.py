@@ -142,6 +142,7 @@ _REAL: Final[Sequence[tuple[str, str, str, tuple[tuple[str, object], ...]]]] = (
     ("plan_and_solve", _SUM, "", ()),
     ("self_refine", _SUM, "", (("max_rounds", 2),)),
     ("best_of_n", _SUM, "", (("samples", 3), ("min_score", 0.5))),
+    ("best_of_n", _SUM, "", (("samples", 4), ("judge", "tournament"))),
     ("best_of_n", _SUM, "", (("samples", 3), ("verifier", "program"), ("check_program", "print(1)"))),
     ("chain_of_verification", _SUM, "", ()),
     ("program_of_thought", _SUM, "", (("max_attempts", 3),)),

@@ -34,7 +34,7 @@ from reasond_server.dialects.score_marks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from reasond_server.types import TokenChance
@@ -73,6 +73,8 @@ _PAIR = re.compile(
 _SCORES_LISTED = re.compile(r"\A\W{0,8}\[\s*(\d{1,2}(?:\.\d{1,6})?(?:\s*,\s*\d{1,2}(?:\.\d{1,6})?)*)\s*\]\W{0,8}\Z")
 _DIGIT = re.compile(r"\s?[0-9]\s?")
 _BEST_DIGIT: Final = 9
+_PIVOTS: Final = 2
+_DRAW: Final = 0.5
 _ANSWER: Final = "<answer>"
 _MOST_POINTS: Final = 10
 # The score of candidates that a plain vote did not choose; they are not worthless.
@@ -112,9 +114,24 @@ def read_score(text: str) -> float | None:
 def expect_score(tokens: Sequence[TokenChance], written: str) -> float | None:
     """Return a judgement from 0 to 9 as 0.0-1.0: its expectation by the probabilities of the digits in its place.
 
-    `tokens` are those of a reply whose last tag of an answer is followed by the digit, which is a token of its own:
-    sum(p_d * d) / sum(p_d) / 9 over the digits d among its likeliest alternatives. Without such a token the digit
-    counts that was `written`; None if that is none.
+    That is sum(p_d * d) / sum(p_d) / 9 over the digits d of `_read_digits`; None if there are none.
+    """
+    digits = _read_digits(tokens, written)
+    return sum(digit * chance for digit, chance in digits) / _sum_chances(digits) / _BEST_DIGIT if digits else None
+
+
+def expect_preference(tokens: Sequence[TokenChance], written: str) -> float | None:
+    """Return how likely the first of two is preferred, p_1 / (p_1 + p_2); None if neither digit can be read."""
+    digits = [each for each in _read_digits(tokens, written) if each[0] in {1, 2}]
+    return _sum_chances([each for each in digits if each[0] == 1]) / _sum_chances(digits) if digits else None
+
+
+def _read_digits(tokens: Sequence[TokenChance], written: str) -> Sequence[tuple[int, float]]:
+    """Return the digits that a reply could have ended with, and the probability of each.
+
+    `tokens` are those of a reply whose last tag of an answer is followed by the digit, which is a token of its own; the
+    digits are those among its likeliest alternatives. Without such a token it is the digit that was `written`, if it
+    is one.
     """
     text = "".join([token.text for token in tokens])
     begin, end = text.rfind(_ANSWER) + len(_ANSWER), 0
@@ -122,10 +139,38 @@ def expect_score(tokens: Sequence[TokenChance], written: str) -> float | None:
         end += len(token.text)
         if end > begin and token.text.strip():
             digits = [(int(other), exp(logprob)) for other, logprob in token.top if _DIGIT.fullmatch(other)]
-            if (whole := sum(chance for _, chance in digits)) and _DIGIT.fullmatch(token.text):
-                return sum(digit * chance for digit, chance in digits) / whole / _BEST_DIGIT
+            known = [each for each in digits if each[1]]
+            if known and _DIGIT.fullmatch(token.text):
+                return known
             break
-    return int(written) / _BEST_DIGIT if _DIGIT.fullmatch(written) else None
+    return [(int(written), 1.0)] if _DIGIT.fullmatch(written) else ()
+
+
+def _sum_chances(digits: Sequence[tuple[int, float]]) -> float:
+    return sum(chance for _, chance in digits)
+
+
+def pair_with_pivots(count: int) -> Sequence[tuple[int, int]]:
+    """Return the matches of a tournament of `count`, the best first: all meet the first two, each pair in both orders.
+
+    These are 2 (2 count - 3) pairs (shown first, shown second), two for a `count` of 2.
+    """
+    pairs = [(pivot, other) for pivot in range(_PIVOTS) for other in range(pivot + 1, count)]
+    return [match for one, other in pairs for match in ((one, other), (other, one))]
+
+
+def weigh_matches(count: int, preferred: Mapping[tuple[int, int], float]) -> Sequence[float]:
+    """Return the share that each of `count` has won of its matches with the pivots; an unknown match is a draw.
+
+    `preferred` has p_ij, the probability that i, shown first, is preferred to j. w_i is the mean over the pivots j of
+    (p_ij + 1 - p_ji) / 2, where p_ii = 1 / 2. So a judge that prefers a place gives all 0.5, and one whose
+    probabilities are s_i / (s_i + s_j) ranks by s, whichever are the pivots.
+    """
+    return [
+        sum([preferred.get((each, one), _DRAW) + 1 - preferred.get((one, each), _DRAW) for one in range(_PIVOTS)])
+        / (2 * _PIVOTS)
+        for each in range(count)
+    ]
 
 
 def read_judgement(tagged: str, text: str) -> float | None:

@@ -26,7 +26,13 @@ from reasond_server.context.samples import (
     read_sample,
     refuse_equal_samples,
 )
-from reasond_server.context.scores import expect_score, read_judgement
+from reasond_server.context.scores import (
+    expect_preference,
+    expect_score,
+    pair_with_pivots,
+    read_judgement,
+    weigh_matches,
+)
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.stages import Shown, prepare_stages
 from reasond_server.context.tags import restore
@@ -53,6 +59,8 @@ SAMPLE: Final = "sample"
 """The stage of a sample."""
 JUDGEMENT: Final = "judgement"
 """The stage of a judgement: what the judge wrote, the answer that it judged, and its score."""
+COMPARISON: Final = "comparison"
+"""The stage of a comparison: what the judge wrote, the answer that was shown first, and how likely it is preferred."""
 CHECK: Final = "check"
 """The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
@@ -62,6 +70,11 @@ _JUDGE: Final = (
     "tags, from 0 (certainly wrong) to 10 (certainly right), for example: <answer>7</answer>"
 )
 _JUDGE_BY_DIGIT: Final = _JUDGE.replace("from 0 (certainly wrong) to 10", "one digit from 0 (certainly wrong) to 9")
+_COMPARE: Final = (
+    "The last two sections are proposed solutions, the first and the second. Go through both step by step: write down "
+    "where each of them is wrong, if it is. Only then end with the number of the better one between tags, 1 or 2, for "
+    "example: <answer>2</answer>"
+)
 _TOP_DIGITS: Final = 20
 """Alternatives that are asked for: the ten digits, and as many other tokens."""
 _NO_LOGPROBS: Final = (
@@ -81,13 +94,23 @@ class AnswerVerifier(StrEnum):
 
 
 class AnswerJudge(StrEnum):
-    """What the score of the judge is: what it wrote, or the expectation over all digits that it could have written."""
+    """What the score of the judge is: what it wrote, or the expectation over all digits that it could have written.
+
+    In a tournament, the answers are compared with the two best by that expectation, and their shares are the scores.
+    """
 
     WRITTEN = "written"
     EXPECTED_SCORE = "expected_score"
+    TOURNAMENT = "tournament"
 
 
-_JUDGES: Final = MappingProxyType({AnswerJudge.WRITTEN: _JUDGE, AnswerJudge.EXPECTED_SCORE: _JUDGE_BY_DIGIT})
+_JUDGES: Final = MappingProxyType(
+    {
+        AnswerJudge.WRITTEN: _JUDGE,
+        AnswerJudge.EXPECTED_SCORE: _JUDGE_BY_DIGIT,
+        AnswerJudge.TOURNAMENT: _JUDGE_BY_DIGIT,
+    }
+)
 
 
 class BestOfNConfig(StrategyConfig):
@@ -120,7 +143,7 @@ class BestOfNConfig(StrategyConfig):
         AnswerJudge,
         Field(
             strict=False,
-            description="Score of a judgement: 'written', or 'expected_score' over the digits by their probabilities.",
+            description="Scores: 'written', 'expected_score' by the digits' probabilities, or a 'tournament' of pairs.",
         ),
     ] = AnswerJudge.WRITTEN
     check_program: Annotated[
@@ -142,7 +165,8 @@ class BestOfNConfig(StrategyConfig):
     @property
     def most_steps(self) -> int:
         """Most steps of a run."""
-        return self.samples * (1 if self.verifier is AnswerVerifier.SCHEMA else 2)
+        compared = len(pair_with_pivots(self.samples)) if self.judge is AnswerJudge.TOURNAMENT else 0
+        return self.samples * (1 if self.verifier is AnswerVerifier.SCHEMA else 2) + compared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +204,12 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     answer passes its check, the votes decide, with a warning. Without a sandbox a check is refused before a token is
     spent.
 
-    Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier.
+    In a tournament each different answer, by its best solution, then meets the two best of them, in both orders; its
+    score is the share that it wins (`context.scores.weigh_matches`). The whole tournament is reserved before it begins:
+    where the budget does not cover it, the judgements decide.
+
+    Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier; the tournament
+    after Kwok et al. 2026, arXiv 2607.05391.
     """
 
     name: ClassVar[str] = "best_of_n"
@@ -191,7 +220,8 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     config_type: ClassVar[type[BestOfNConfig]] = BestOfNConfig
     cost_class: ClassVar[CostClass | None] = CostClass.SAMPLED
     cost_formula: ClassVar[str] = (
-        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; with the verifiers "
+        "samples <= calls <= 2 * samples, = samples if all answers are equal and min_score is 0; with the judge "
+        "tournament 4 * answers - 6 more; with the verifiers "
         "schema and program calls <= samples, until an answer satisfies it; a sample has at most prompt + max_tokens "
         "tokens, a judgement prompt + max_tokens + max_judge_tokens"
     )
@@ -202,7 +232,7 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
 
         Raises:
             InvalidConfigError: temperature is 0 with more than one sample, or there is no schema or program to verify
-                with, or a program that would not be run.
+                with, or a program that would not be run, or a tournament has a min_score.
         """
         if config.verifier is AnswerVerifier.SCHEMA and task.answer_schema is None:
             description = "'schema' verifies with the answer_schema of the task, which has none"
@@ -213,6 +243,9 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
         if config.check_program and not config.runs_programs:
             description = f"is run by the verifier 'program' alone, and the verifier is {str(config.verifier)!r}"
             raise InvalidConfigError.of(Violation(field="check_program", description=description))
+        if config.judge is AnswerJudge.TOURNAMENT and config.min_score > 0:
+            description = "must be 0 with the judge 'tournament', whose scores only compare answers with each other"
+            raise InvalidConfigError.of(Violation(field="min_score", description=description))
         refuse_equal_samples(config.temperature, config.samples)
 
     async def run(self, task: Task, context: RunContext[BestOfNConfig]) -> AsyncGenerator[StrategyEvent, None]:
@@ -238,6 +271,11 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
             async with aclosing(contest.judge_wave()) as steps:
                 async for step in steps:
                     yield step
+        contest.begin_tournament()
+        while contest.may_compare:
+            async with aclosing(contest.compare_wave()) as steps:
+                async for step in steps:
+                    yield step
         yield contest.build_outcome()
 
 
@@ -254,6 +292,7 @@ class Contest:
     calls: SampleCalls
     worst_sample: Cost
     worst_judgement: Cost
+    worst_comparison: Cost
     allowance: Allowance
     shares: OutputShares
     verify: Callable[[str], Awaitable[VerifiedAnswer]] | None = None
@@ -264,6 +303,10 @@ class Contest:
     taken: int = 0
     judged: int = 0
     failed_judgements: int = 0
+    finalists: Sequence[_Solution] = ()
+    matches: Sequence[tuple[int, int]] = ()
+    compared: int = 0
+    preferred: dict[tuple[int, int], float] = field(default_factory=dict)
     is_out_of_budget: bool = False
 
     @property
@@ -388,24 +431,80 @@ class Contest:
                     self._note_failure(result, self.worst_judgement, self.worst_judgement)
                     self.failed_judgements += 1
                     continue
-                self.shares.settle(result.spent.output_tokens)
-                self.allowance.settle(self.worst_judgement, _measure_cost(result))
+                self._settle(result, self.worst_judgement)
                 solution.score = self._read_judgement(result)
-                parts = (result.parsed.thinking.strip(), result.parsed.text.strip())
-                text = "\n\n".join(part for part in parts if part)
-                yield Step(
-                    detail=StageStep(stage=JUDGEMENT, text=text, answer=solution.read.answer, score=solution.score),
-                    answer_found=True,
-                    metrics=self.build_metrics(),
-                    usage=result.spent,
-                    elapsed_s=elapsed_s,
-                )
+                yield self._build_step(JUDGEMENT, result, solution, solution.score, elapsed_s)
+
+    def _settle(self, reply: ModelReply, reserved: Cost) -> None:
+        self.shares.settle(reply.spent.output_tokens)
+        self.allowance.settle(reserved, _measure_cost(reply))
+
+    def _build_step(
+        self, stage: str, reply: ModelReply, solution: _Solution, score: float | None, elapsed_s: float
+    ) -> Step:
+        parts = (reply.parsed.thinking.strip(), reply.parsed.text.strip())
+        text = "\n\n".join(part for part in parts if part)
+        return Step(
+            detail=StageStep(stage=stage, text=text, answer=solution.read.answer, score=score),
+            answer_found=True,
+            metrics=self.build_metrics(),
+            usage=reply.spent,
+            elapsed_s=elapsed_s,
+        )
+
+    def begin_tournament(self) -> None:
+        """Reserve the comparisons of the different answers, each by its best solution; without room there are none."""
+        if self.config.judge is not AnswerJudge.TOURNAMENT or not self.needs_judge:
+            return
+        self.finalists = [self._find_best(each.answer) for each in self.list_answers()]
+        matches = pair_with_pivots(len(self.finalists))
+        if self.allowance.reserve(sum([self.worst_comparison] * len(matches), start=Cost())):
+            self.matches = matches
+        else:
+            self.is_out_of_budget = True
+
+    @property
+    def may_compare(self) -> bool:
+        """Whether another comparison is to be made."""
+        return self.compared < len(self.matches)
+
+    async def compare_wave(self) -> AsyncGenerator[Step, None]:
+        """Make the next comparisons and yield their steps in order, each when its call has ended."""
+        wave = self.matches[self.compared : self.compared + SAMPLES_AT_ONCE]
+        calls = [
+            partial(self._compare, match, f"comparison {self.compared + place}") for place, match in enumerate(wave)
+        ]
+        self.shares.divide_evenly(len(self.matches) - self.compared)
+        met = iter(wave)
+        async with aclosing(self._follow(calls)) as results:
+            async for result, elapsed_s in results:
+                match = next(met)
+                self.compared += 1
+                if isinstance(result, ReasondError):
+                    self._note_failure(result, self.worst_comparison, self.worst_comparison)
+                    continue
+                self._settle(result, self.worst_comparison)
+                is_whole = result.finish is ModelFinish.STOP
+                found = expect_preference(result.tokens, result.parsed.content) if is_whole else None
+                if found is not None:
+                    self.preferred[match] = found
+                yield self._build_step(COMPARISON, result, self.finalists[match[0]], found, elapsed_s)
+
+    async def _compare(self, match: tuple[int, int], label: str) -> ModelReply:
+        texts = [self.finalists[place].read.solution for place in match]
+        shown = [Shown(name=name, text=text) for name, text in zip(("first", "second"), texts, strict=True)]
+        return await self._ask(_COMPARE, *shown, label=label)
+
+    def _find_best(self, answer: str) -> _Solution:
+        givers = [each for each in self.solutions if each.read.normalized_answer == answer]
+        return max(givers, key=lambda each: _weigh_score(each.score))
 
     async def _judge(self, solution: _Solution, label: str) -> ModelReply:
         shown = Shown(name="candidate", text=solution.read.solution)
-        prompt = self.shares.limit(
-            self.stages.fit(_JUDGES[self.config.judge], shown, max_tokens=self.config.max_judge_tokens)
-        )
+        return await self._ask(_JUDGES[self.config.judge], shown, label=label)
+
+    async def _ask(self, instruction: str, *shown: Shown, label: str) -> ModelReply:
+        prompt = self.shares.limit(self.stages.fit(instruction, *shown, max_tokens=self.config.max_judge_tokens))
         call = self.stages.stream(prompt, temperature=_JUDGE_TEMPERATURE, label=label, top_logprobs=self.top_logprobs)
         return await take_reply(call)
 
@@ -414,7 +513,7 @@ class Contest:
         if reply.finish is not ModelFinish.STOP:
             return None
         score = None
-        if self.config.judge is AnswerJudge.EXPECTED_SCORE:
+        if self.config.judge is not AnswerJudge.WRITTEN:
             score = expect_score(reply.tokens, reply.parsed.content)
         return read_judgement(reply.parsed.content, reply.parsed.text) if score is None else score
 
@@ -426,6 +525,9 @@ class Contest:
             known = scores.get(each.read.normalized_answer)
             found = [score for score in (known, each.score) if score is not None]
             scores[each.read.normalized_answer] = max(found, default=None)
+        if self.matches and not self.may_compare:
+            shares = weigh_matches(len(self.finalists), self.preferred)
+            scores |= {each.read.normalized_answer: share for each, share in zip(self.finalists, shares, strict=True)}
         answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
         return sorted(answers, key=lambda each: (-_weigh_score(each.score), -each.votes))
 
@@ -450,8 +552,7 @@ class Contest:
             reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
             metrics = self.build_metrics(is_abstained=True)
             return Outcome(answer="", finish_reason=reason, metrics=metrics, warnings=tuple(warnings))
-        givers = [each for each in self.solutions if each.read.normalized_answer == best.answer]
-        chosen = max(givers, key=lambda each: _weigh_score(each.score))
+        chosen = self._find_best(best.answer)
         reason = FinishReason.ANSWERED if chosen.read.is_tagged else FinishReason.ANSWERED_UNTAGGED
         return Outcome(
             answer=restore(chosen.read.answer),
@@ -468,7 +569,7 @@ class Contest:
             gaps.append(f"No answer of {len(self.samples)} samples {test}.")
         if not self.needs_judge:
             return gaps
-        if self.config.judge is AnswerJudge.EXPECTED_SCORE and self.top_logprobs is None:
+        if self.config.judge is not AnswerJudge.WRITTEN and self.top_logprobs is None:
             gaps.append(_NO_LOGPROBS)
         scores = [each.score for each in self.list_answers()]
         known = [each.score for each in self.solutions if each.score is not None]
@@ -479,6 +580,8 @@ class Contest:
                 f"{len(self.solutions) - len(known)} of {len(self.solutions)} solutions were not scored, because the "
                 f"judgement failed or could not be read; they count as {UNKNOWN_SCORE:g}."
             )
+        if unread := len(self.matches) - len(self.preferred):
+            gaps.append(f"{unread} of {len(self.matches)} comparisons failed or could not be read; each is a draw.")
         if known and len(scores) > 1 and len(set(map(_weigh_score, scores))) == 1:
             gaps.append(
                 f"The judge could not tell the {len(scores)} answers apart, which all have the score "
@@ -523,16 +626,24 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
     """Build the prompt that all samples share and find the largest cost of each call."""
     config, budget = context.config, task.budget
     verify = await _find_verifier(task, context)
+    is_tournament = config.judge is AnswerJudge.TOURNAMENT and verify is None
     stages = await prepare_stages(
-        task, model=context.model, nonce=context.new_nonce(), instructions=(STEPS_FIRST, *_JUDGES.values()), shown=1
+        task,
+        model=context.model,
+        nonce=context.new_nonce(),
+        instructions=(STEPS_FIRST, *_JUDGES.values(), *((_COMPARE,) if is_tournament else ())),
+        shown=2 if is_tournament else 1,
     )
     prompt = stages.fit(STEPS_FIRST, max_tokens=config.max_tokens)
     sample, judgement = Cost(model_calls=1), Cost(model_calls=1) if verify is None else Cost()
+    comparison = judgement
     if budget.max_total_tokens is not None:
         more = prompt.max_tokens + FENCE_TOKENS + config.max_judge_tokens
         sample += Cost(tokens=await stages.bound_tokens(STEPS_FIRST, more_tokens=prompt.max_tokens))
         if verify is None:
             judgement += Cost(tokens=await stages.bound_tokens(_JUDGE, more_tokens=more))
+            more += prompt.max_tokens + FENCE_TOKENS
+            comparison += Cost(tokens=await stages.bound_tokens(_COMPARE, more_tokens=more))
     shares, most_logprobs = OutputShares(budget.max_output_tokens), find_most_logprobs(context.model)
     return Contest(
         config=config,
@@ -547,8 +658,9 @@ async def prepare_contest(task: Task, context: RunContext[BestOfNConfig]) -> Con
         ),
         worst_sample=sample,
         worst_judgement=judgement,
+        worst_comparison=comparison,
         allowance=Allowance(max_calls=budget.max_model_calls, max_tokens=budget.max_total_tokens),
         shares=shares,
         verify=verify,
-        top_logprobs=_TOP_DIGITS if config.judge is AnswerJudge.EXPECTED_SCORE and most_logprobs else None,
+        top_logprobs=_TOP_DIGITS if config.judge is not AnswerJudge.WRITTEN and most_logprobs else None,
     )

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.scores import expect_score, read_judgement, read_points, read_score
+from reasond_server.context.scores import (
+    expect_preference,
+    expect_score,
+    pair_with_pivots,
+    read_judgement,
+    read_points,
+    read_score,
+    weigh_matches,
+)
 from reasond_server.types import TokenChance
 from tests.reports.rows import Row, load_rows
 
@@ -136,3 +144,38 @@ def test_an_expected_score_lies_between_the_digits_that_it_is_made_of(chances: d
     score = expect_score(say("<answer>", chances), "")
     assert score is not None
     assert min(map(int, chances)) - 1e-6 <= 9 * score <= max(map(int, chances)) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("chances", "preference"),
+    [
+        ({"1": 0.6, "2": 0.2, "7": 0.2}, 0.75),
+        ({"2": 0.9}, 0),
+        ({"1": 0.3, " 1": 0.3, "2": 0.2}, 0.75),
+        ({"7": 1}, None),
+    ],
+)
+def test_a_preference_is_the_probability_of_the_first_among_both(
+    chances: dict[str, float], preference: float | None
+) -> None:
+    expected = None if preference is None else pytest.approx(preference)
+    assert expect_preference(say("<answer>", chances), "7") == expected
+    assert [expect_preference((), written) for written in ("1", "2", "3", "")] == [1.0, 0.0, None, None]
+
+
+@given(count=st.integers(2, 12), first=st.floats(0, 1))
+def test_a_judge_that_prefers_a_place_tells_none_apart(count: int, first: float) -> None:
+    matches = pair_with_pivots(count)
+    assert len(set(matches)) == len(matches) == 4 * count - 6
+    assert list(weigh_matches(count, dict.fromkeys(matches, first))) == [pytest.approx(0.5)] * count
+
+
+@given(strengths=st.lists(st.integers(1, 1000), min_size=2, max_size=8, unique=True), tilt=st.floats(0.1, 0.9))
+def test_a_judge_of_consistent_strengths_ranks_by_them_whichever_are_the_pivots(
+    strengths: list[int], tilt: float
+) -> None:
+    """Half of the judge's mind is on the place: `tilt` is how much it then prefers the first."""
+    count = len(strengths)
+    judged = {(i, j): (strengths[i] / (strengths[i] + strengths[j]) + tilt) / 2 for i, j in pair_with_pivots(count)}
+    shares = weigh_matches(count, judged)
+    assert sorted(range(count), key=lambda each: shares[each]) == sorted(range(count), key=lambda each: strengths[each])

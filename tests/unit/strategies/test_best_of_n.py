@@ -443,3 +443,89 @@ async def test_where_a_server_tells_no_probabilities_the_written_digits_count_an
     assert (outcome.answer, metrics_of(outcome).answers[0].score) == ("42", 1.0)
     assert any("tells no probabilities" in warning for warning in outcome.warnings)
     assert all(request.top_logprobs is None for request in model.requests)
+
+
+def tell(digit_chances: Mapping[str, float]) -> Reply:
+    """Return the reply of a judge that ends with the likeliest digit, and tells the probabilities of all."""
+    digit = max(digit_chances, key=lambda each: digit_chances[each])
+    top = tuple((text, log(chance)) for text, chance in digit_chances.items())
+    tokens = (TokenChance(text="<answer>", logprob=0.0), TokenChance(text=digit, logprob=-1.0, top=top))
+    return Reply(text=f"Checked. <answer>{digit}</answer>", tokens=tokens)
+
+
+def compared_answers(request: ChatRequest) -> tuple[str, str] | None:
+    """Return the two answers that a comparison shows; None for another call."""
+    content = request.messages[-1].content
+    shown = [content.partition(f'name="{name}"')[2] for name in ("first", "second")]
+    if not all(shown):
+        return None
+    first, second = [each.partition("Final answer: ")[2].partition("\n")[0] for each in shown]
+    return first, second
+
+
+def compete(
+    strengths: Mapping[str, int], *, compared: Callable[[str, str], Reply | str] | None = None
+) -> Callable[[ChatRequest], str | Reply]:
+    """Return a judge that gives all the same digit, and prefers by strength, but for a constant lean to the first."""
+    samples = iter(strengths)
+
+    def compare(first: str, second: str) -> Reply | str:
+        chance = 0.8 * strengths[first] / (strengths[first] + strengths[second]) + 0.15
+        return tell({"1": chance, "2": 1 - chance})
+
+    def reply(request: ChatRequest) -> str | Reply:
+        if (met := compared_answers(request)) is not None:
+            return (compared or compare)(*met)
+        return tell({"7": 1.0}) if is_judging(request) else f"Hm. <answer>{next(samples)}</answer>"
+
+    return reply
+
+
+async def run_tournament(
+    reply: Callable[[ChatRequest], str | Reply], count: int, **settings: Any
+) -> tuple[FunctionModel, list[StageStep], Outcome]:
+    model = FunctionModel(reply)
+    model.most_logprobs = 20
+    task = Task(query=QUERY, budget=Budget(**settings))
+    metered = MeteredModel(model=model, budget=task.budget)
+    config = BestOfNConfig.model_validate({"samples": count, "judge": "tournament", "max_judge_tokens": 100})
+    events = [event async for event in BestOfN().run(task, RunContext(config=config, model=metered))]
+    outcome, steps = events[-1], [event.detail for event in events if isinstance(event, Step)]
+    assert isinstance(outcome, Outcome)
+    return model, [step for step in steps if isinstance(step, StageStep)], outcome
+
+
+async def test_in_a_tournament_the_strongest_wins_by_the_known_probabilities_of_its_matches() -> None:
+    """All have the same expected score, and the judge leans to the one that it is shown first."""
+    strengths = {"40": 1, "41": 3, "42": 9}
+    model, steps, outcome = await run_tournament(compete(strengths), 3)
+    assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42", FinishReason.ANSWERED, ())
+    met = [each for each in map(compared_answers, model.requests) if each is not None]
+    assert met == [("40", "41"), ("41", "40"), ("40", "42"), ("42", "40"), ("41", "42"), ("42", "41")]
+    told = [(step.answer, step.score) for step in steps if step.stage == "comparison"]
+    assert told[2] == ("40", pytest.approx(0.8 * 1 / 10 + 0.15))
+    shares = {each.answer: each.score for each in metrics_of(outcome).answers}
+    lean = {each: 0.8 * (strengths["42"] / (strengths["42"] + strengths[each]) - 0.5) for each in ("40", "41")}
+    assert shares["42"] == pytest.approx(0.5 + (lean["40"] + lean["41"]) / 2)
+    assert list(shares) == ["42", "41", "40"]
+
+
+async def test_comparisons_that_say_nothing_are_draws_and_are_told() -> None:
+    _, _, outcome = await run_tournament(compete({"41": 1, "42": 2}, compared=lambda *_: "Both are fine."), 2)
+    assert outcome.answer == "41"
+    assert "2 of 2 comparisons failed or could not be read; each is a draw." in outcome.warnings
+    assert [each.score for each in metrics_of(outcome).answers] == [0.5, 0.5]
+
+
+async def test_a_tournament_that_the_budget_does_not_cover_is_not_begun() -> None:
+    model, _, outcome = await run_tournament(compete({"40": 1, "41": 3, "42": 9}), 3, max_model_calls=11)
+    assert (outcome.answer, outcome.finish_reason) == ("40", FinishReason.BUDGET_EXHAUSTED)
+    assert len(model.requests) == 6
+    model, _, outcome = await run_tournament(compete({"40": 1, "41": 3, "42": 9}), 3, max_model_calls=12)
+    assert (outcome.answer, len(model.requests)) == ("42", 12)
+
+
+def test_a_tournament_has_no_least_score() -> None:
+    config = BestOfNConfig.model_validate({"judge": "tournament", "min_score": 0.5})
+    with pytest.raises(InvalidConfigError, match="min_score"):
+        BestOfN().check(Task(query=QUERY), config, FunctionModel(replies([])))

@@ -31,7 +31,12 @@ CONFIGS: Mapping[str, list[dict[str, Any]]] = {
     "self_consistency": [{"samples": 3}, {"samples": 12, "confidence": 0.6}],
     "self_aggregation": [{"chains": 3, "group": 2, "rounds": 2}],
     "self_refine": [{"max_rounds": 2}],
-    "best_of_n": [{"samples": 3}, {"samples": 2, "min_score": 0.5}, {"verifier": "program", "check_program": "pass"}],
+    "best_of_n": [
+        {"samples": 3},
+        {"samples": 2, "min_score": 0.5},
+        {"samples": 3, "judge": "tournament"},
+        {"verifier": "program", "check_program": "pass"},
+    ],
 }
 """Small runs, so that every place in them is looked at; a strategy that is not named runs with its defaults."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reasond_server.strategies.best_of_n import BestOfN
+from reasond_server.strategies.best_of_n import COMPARISON, BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
@@ -24,7 +24,7 @@ from reasond_server.testing import FunctionPrograms
 from reasond_server.testing.strategies import reply_at_length, reply_by_request
 from reasond_server.testing.strategy_probe import NotingModel, Probe, Ran
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramResult, ProgramRunner
-from reasond_server.types import BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
+from reasond_server.types import BestOfNMetrics, BoundedContextMetrics, ChainOfVerificationMetrics, StageStep, Task
 
 Replier = Callable[[Any], Any]
 REPLIERS: dict[str, Replier] = {
@@ -138,6 +138,21 @@ async def test_best_of_n_makes_a_call_for_each_sample_and_at_most_one_more_to_ju
     answers = {step.detail.answer for step in done.steps if isinstance(step.detail, StageStep)}
     if len(answers) == 1 and not least:
         assert len(model.requests) == samples
+
+
+@QUICK
+@given(reply=replies, samples=st.integers(1, 12))
+async def test_a_tournament_makes_two_more_calls_for_each_match_with_one_of_the_two_best(
+    reply: str, samples: int
+) -> None:
+    config = {"samples": samples, "max_tokens": 100, "max_judge_tokens": 100, "judge": "tournament"}
+    model, done = await ran(BestOfN(), reply, **config)
+    compared = sum(isinstance(each.detail, StageStep) and each.detail.stage == COMPARISON for each in done.steps)
+    assert done.outcome is not None
+    assert isinstance(done.outcome.metrics, BestOfNMetrics)
+    answers = len(done.outcome.metrics.answers)
+    assert compared == (4 * answers - 6 if answers > 1 else 0)
+    assert len(model.requests) <= 2 * samples + compared
 
 
 @QUICK

@@ -143,6 +143,8 @@ class _AnswerJudgeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The score that the judge wrote."""
     ANSWER_JUDGE_EXPECTED_SCORE: _AnswerJudge.ValueType  # 2
     """The expectation over all digits that it could have written, by their probabilities."""
+    ANSWER_JUDGE_TOURNAMENT: _AnswerJudge.ValueType  # 3
+    """As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins."""
 
 class AnswerJudge(_AnswerJudge, metaclass=_AnswerJudgeEnumTypeWrapper):
     """What the score of a judgement of best of n is."""
@@ -153,6 +155,8 @@ ANSWER_JUDGE_WRITTEN: AnswerJudge.ValueType  # 1
 """The score that the judge wrote."""
 ANSWER_JUDGE_EXPECTED_SCORE: AnswerJudge.ValueType  # 2
 """The expectation over all digits that it could have written, by their probabilities."""
+ANSWER_JUDGE_TOURNAMENT: AnswerJudge.ValueType  # 3
+"""As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins."""
 global___AnswerJudge = AnswerJudge
 
 class _SavingsBaseline:
