@@ -259,7 +259,7 @@ const (
 	AnswerJudge_ANSWER_JUDGE_WRITTEN AnswerJudge = 1
 	// The expectation over all digits that it could have written, by their probabilities.
 	AnswerJudge_ANSWER_JUDGE_EXPECTED_SCORE AnswerJudge = 2
-	// As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins.
+	// As EXPECTED_SCORE; then the share that an answer wins against the two best.
 	AnswerJudge_ANSWER_JUDGE_TOURNAMENT AnswerJudge = 3
 )
 

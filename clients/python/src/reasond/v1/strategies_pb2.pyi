@@ -144,7 +144,7 @@ class _AnswerJudgeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ANSWER_JUDGE_EXPECTED_SCORE: _AnswerJudge.ValueType  # 2
     """The expectation over all digits that it could have written, by their probabilities."""
     ANSWER_JUDGE_TOURNAMENT: _AnswerJudge.ValueType  # 3
-    """As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins."""
+    """As EXPECTED_SCORE; then the share that an answer wins against the two best."""
 
 class AnswerJudge(_AnswerJudge, metaclass=_AnswerJudgeEnumTypeWrapper):
     """What the score of a judgement of best of n is."""
@@ -156,7 +156,7 @@ ANSWER_JUDGE_WRITTEN: AnswerJudge.ValueType  # 1
 ANSWER_JUDGE_EXPECTED_SCORE: AnswerJudge.ValueType  # 2
 """The expectation over all digits that it could have written, by their probabilities."""
 ANSWER_JUDGE_TOURNAMENT: AnswerJudge.ValueType  # 3
-"""As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins."""
+"""As EXPECTED_SCORE; then the share that an answer wins against the two best."""
 global___AnswerJudge = AnswerJudge
 
 class _SavingsBaseline:

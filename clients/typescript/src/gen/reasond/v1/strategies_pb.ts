@@ -1966,7 +1966,7 @@ export enum AnswerJudge {
   EXPECTED_SCORE = 2,
 
   /**
-   * As EXPECTED_SCORE; then each answer is compared with the two best, and the score is the share that it wins.
+   * As EXPECTED_SCORE; then the share that an answer wins against the two best.
    *
    * @generated from enum value: ANSWER_JUDGE_TOURNAMENT = 3;
    */
