@@ -17,7 +17,7 @@ from reasond_server.config.reference import format_toml_value, list_key_docs, re
 from reasond_server.llm.profiles import PROFILES, ModelProfile
 from reasond_server.reasoning.registry import STRATEGIES
 from reasond_server.telemetry.catalogue import GROUPS
-from scripts import api_docs, figures, man_page
+from scripts import api_docs, figures, man_page, openapi
 from scripts.dashboard import dashboard
 from scripts.pages import ROOT, cell, fill_page, table, write_or_check
 from scripts.protos import read
@@ -160,6 +160,7 @@ def make_pages() -> dict[Path, str]:
     files = read()
     return {
         **api_docs.make_pages(files),
+        **openapi.make_pages(files),
         **fill_page(CONFIGURATION, make_section_tables(list_key_docs())),
         EXAMPLE: render_example(),
         **fill_page(METRICS, make_metric_tables()),

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.api.field_behavior_pb2 import (  # type: ignore[import-untyped]  # shipped without py.typed
+    FieldBehavior,
+    field_behavior,
+)
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -15,8 +19,12 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
+from reasond_server.grpc_api.transcoding import list_bindings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from reasond_server.grpc_api.transcoding import HttpBinding
 
 DESCRIPTORS = Path(__file__).resolve().parent.parent / "proto" / "reasond.binpb"
 PACKAGE = "reasond.v1"
@@ -39,13 +47,14 @@ class Commented:
 class Field(Commented):
     """A field of a message: `label` is "", "optional", "repeated" or "map"; `oneof` names its group or is "".
 
-    `choice` is the comment of that group.
+    `choice` is the comment of that group. `is_required` tells that a request without it is refused.
     """
 
     type_name: str
     label: str
     oneof: str
     choice: str
+    is_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,7 @@ class Method(Commented):
     request: str
     response: str
     is_streaming: bool
+    bindings: Sequence[HttpBinding]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +148,7 @@ class _Reader:
             oneof=message.oneof_decl[field.oneof_index].name if in_oneof else "",
             choice=self._comment(*path, MESSAGE_ONEOF, field.oneof_index) if in_oneof else "",
             comment=self._comment(*path, MESSAGE_FIELD, index),
+            is_required=FieldBehavior.Value("REQUIRED") in field.options.Extensions[field_behavior],
         )
 
     def _enum(self, enum: EnumDescriptorProto, path: tuple[int, ...], parent: str) -> Enum:
@@ -155,6 +166,7 @@ class _Reader:
                 request=local(method.input_type),
                 response=local(method.output_type),
                 is_streaming=method.server_streaming,
+                bindings=list_bindings(method.options),
             )
             for number, method in enumerate(service.method)
         ]

@@ -37,6 +37,7 @@ from reasond_server.access.tokens import TokenMinter
 from reasond_server.services import DECLARED
 from reasond_server.testing import running_server
 from tests.http_clients import make_http_client
+from tests.rest_calls import find_detail, make_request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -336,6 +337,27 @@ async def test_another_tenants_is_not_there_over_grpc(owned: Owned) -> None:
     for name in sorted(CALLS, key=lambda name: (name.startswith("Delete"), name == "DeleteSession")):
         own = await rpc(owned.listening, owned.owner, name, fill(CALLS[name], owned.names))
         assert own.code in ALLOWED.get(name, {"OK", "ABORTED"}), name
+
+
+async def test_another_tenants_is_not_there_over_rest(owned: Owned) -> None:
+    async with make_http_client(base_url=owned.listening.http) as client:
+        for name in CALLS:
+            foreign, unknown = [
+                told_of(await client.request(**make_request(name, fill(CALLS[name], names)), headers=bearer))
+                for bearer in [{"authorization": f"Bearer {owned.stranger}"}]
+                for names in (owned.names, NOWHERE)
+            ]
+            assert foreign.code == "404", name
+            same_but_for_names(foreign, unknown, owned.names)
+
+
+def told_of(answer: httpx.Response) -> Told:
+    if answer.status_code == 200:
+        return Told(body=answer.text)
+    status = answer.json()
+    info, kinds = find_detail(status, "ErrorInfo"), [each["@type"] for each in status["details"]]
+    facts = [*sorted(kinds), *sorted(info["metadata"])]
+    return Told(code=str(answer.status_code), reason=info["reason"], message=status["message"], facts=facts)
 
 
 async def test_a_stream_does_not_begin_with_another_tenants_agent(owned: Owned) -> None:

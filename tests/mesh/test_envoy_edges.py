@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from tests.http_clients import make_http_client
 from tests.mesh.gated import MATERIAL, digest_of, gated_server
 from tests.mesh.proxies import ROOT, Backends, running_proxy
 from tests.mesh.tls_files import SYSTEM_ROOTS, write_tls_files
+from tests.rest_calls import read_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -134,6 +136,53 @@ async def test_errors_are_json_with_their_reason_and_violations(tmp_path: Path) 
         assert "TOKEN_INVALID" in unknown.text
         # This one is Envoy's own.
         assert (await web.post(REASON, json={"task": {"riddle": "?"}})).status_code == 400
+
+
+async def test_the_server_itself_answers_what_the_transcoder_answers(tmp_path: Path) -> None:
+    card = json.dumps({"capabilities": ["a"], "supported_methods": ["b"]})
+    async with transcoding(tmp_path) as (found, web), make_http_client(base_url=found.server.listening.http) as own:
+        own.headers.update(found.server.bearer)
+        name = (await web.post(REASON, json=task("0"))).json()["reasoning"]["execution_id"]
+        calls: list[tuple[str, str, dict[str, Any]]] = [
+            ("GET", f"/api/v1/executions/{name}", {}),
+            ("GET", f"/api/v1/executions/{name}", {"params": {"trace_view": "TRACE_VIEW_FULL"}}),
+            ("GET", "/api/v1/executions?state=EXECUTION_STATE_SUCCEEDED&create_time_after=2026-01-01T00:00:00Z", {}),
+            ("GET", "/api/v1/executions?page_size=-1", {}),
+            ("GET", "/api/v1/executions/nobody", {}),
+            ("GET", "/api/v1/turns/a%2Fb%20c/toolResults/d?range.offset=1", {}),
+            ("GET", f"/api/v1/executions/{name}:follow", {}),
+            ("GET", f"/api/v1/executions/{name}:follow?after_sequence=1&include_deltas=true", {}),
+            ("GET", f"/api/v1/executions/{name}:follow?after_sequence=2", {}),
+            ("GET", f"/api/v1/executions/{name}:follow?after_sequence=99", {}),
+            ("POST", f"/api/v1/executions/{name}:cancel", {"json": {}}),
+            ("POST", "/api/v1/executions/nobody:cancel", {"json": {}}),
+            ("GET", "/api/v1/strategies", {}),
+            ("GET", "/api/v1/card", {}),
+            ("PUT", "/api/v1/agents/helper", {"json": {"card_json": card, "ttl": "60.5s"}}),
+            ("GET", "/api/v1/agents?capabilities=a&capabilities=b", {}),
+            ("DELETE", "/api/v1/agents/helper?etag=0", {}),
+            ("POST", REASON, {"json": task("")}),
+            ("POST", REASON, {"json": task("0"), "headers": {"authorization": "Bearer nonsense"}}),
+            ("POST", REASON, {"json": {**task("0"), "request_id": "x" * 129}}),
+            ("POST", STREAM, {"json": {"resume": {"execution_id": name, "after_sequence": "1"}}}),
+            ("POST", STREAM, {"json": {"resume": {"execution_id": "nobody"}}}),
+            ("GET", "/api/v1/nothing", {}),
+            ("GET", REASON, {}),
+            ("GET", "/openapi.json", {}),
+        ]
+        for verb, path, content in calls:
+            through, direct = [await each.request(verb, path, **content) for each in (web, own)]
+            assert (through.status_code, told_by(through)) == (direct.status_code, told_by(direct)), path
+            # What the transcoder does not know, it lets through.
+            is_unknown = path in {"/api/v1/nothing", "/openapi.json"} or (verb, path) == ("GET", REASON)
+            assert ("x-content-type-options" in through.headers) == is_unknown, path
+
+
+def told_by(answer: httpx.Response) -> Any:
+    """Return what an answer or its events say, without what differs from call to call."""
+    is_stream = answer.headers["content-type"].startswith("text/event-stream")
+    told = [json.loads(text) for text in ([] if is_stream else [answer.text])] or read_events(answer)
+    return json.loads(re.sub(r'"(request_id|update_time|expire_time|etag)": "[^"]+"', '"": ""', json.dumps(told)))
 
 
 async def test_grpc_and_json_rpc_go_through_the_transcoder_as_they_are(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
 from reasond_server.http_api.request_middleware import CrossOriginApp
+from reasond_server.http_api.rest_endpoint import REST_ROOT
 from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_ROOT, HTTP_ROOT
 from reasond_server.protocols.attachments import Attachments
@@ -60,6 +61,7 @@ from reasond_server.services.mcp_tools import serve_mcp
 from reasond_server.services.operations import serve_operations
 from reasond_server.services.reasoning import read_partial, serve_reasoning
 from reasond_server.services.repairs import serve_repairs
+from reasond_server.services.rest import serve_rest
 from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
 from reasond_server.turns.history import TURN
@@ -411,7 +413,7 @@ class Server:
 
     def _interfaces(self, core: Core, services: Sequence[Service]) -> Mapping[str, Interface]:
         """Return the protocols besides JSON-RPC, by the root of their paths."""
-        interfaces: dict[str, Interface] = {}
+        interfaces: dict[str, Interface] = {REST_ROOT: serve_rest(services)}
         own = self._settings.openai
         if own.enabled:
             self._attachments = Attachments(

@@ -14,6 +14,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
+from reasond_server.grpc_api.transcoding import REST, find_method, list_bindings
 from reasond_server.http_api.http_app import PATHS
 from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_server import HttpServer
@@ -187,13 +188,15 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
     declared = (*DECLARED, A2A_DECLARATION)
     methods = {name for each in declared for name in (*each.methods, *(path[1:] for path in each.operations))}
     methods |= A2A_DECLARATION.permissions.keys()
+    rpcs = [find_method(path) for each in DECLARED for path in each.operations]
+    templates = {binding.template for rpc in rpcs for binding in list_bindings(rpc.GetOptions())}
     return {
         "transport": frozenset(
-            {"grpc", "http", JSONRPC, OPENAI.transport, MESSAGES.transport, A2A.transport, MCP.transport}
+            {"grpc", "http", JSONRPC, REST, OPENAI.transport, MESSAGES.transport, A2A.transport, MCP.transport}
         ),
         "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS, *MCP_METHODS}),
         "code": frozenset(CODES),
-        "route": frozenset({*PATHS, *OPENAI_PATHS, *A2A_PATHS, MCP_PATH, CONSOLE_PATH}),
+        "route": frozenset({*PATHS, *templates, *OPENAI_PATHS, *A2A_PATHS, MCP_PATH, CONSOLE_PATH}),
         "status": frozenset(
             map(
                 str,

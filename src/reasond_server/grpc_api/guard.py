@@ -320,7 +320,8 @@ class RpcCall:
 
     `describe` makes the status of a failure.
 
-    `tokens` are its authorization headers, until they are checked; `principal` is its caller from then on.
+    `tokens` are its authorization headers, until they are checked; `principal` is its caller from then on; `transport`
+    is its name in metrics.
     """
 
     method: str
@@ -331,6 +332,7 @@ class RpcCall:
     reason: str = ""
     is_fault: bool = False
     describe: Callable[..., Status] = build_status
+    transport: str = TRANSPORT
 
 
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")

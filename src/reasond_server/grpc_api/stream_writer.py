@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors.limits import SlowConsumerError
-from reasond_server.grpc_api.guard import TRANSPORT
+from reasond_server.grpc_api.guard import get_current_call
 from reasond_server.telemetry.observers import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class StreamWriter:
         Raises:
             SlowConsumerError: the client took nothing for too long.
         """
-        self._observer.stream_opened(TRANSPORT)
+        transport = get_current_call().transport
+        self._observer.stream_opened(transport)
         try:
             with StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(events):
@@ -58,11 +59,11 @@ class StreamWriter:
                         except TimeoutError:
                             raise self._cut_off(event) from None
         finally:
-            self._observer.stream_closed(TRANSPORT)
+            self._observer.stream_closed(transport)
 
     def _cut_off(self, event: StreamEvent) -> SlowConsumerError:
         """Log that the client did not read `event` in time; return the error for the client."""
-        self._observer.slow_consumer(TRANSPORT)
+        self._observer.slow_consumer(get_current_call().transport)
         # Logged now: the status, and so the access log, waits until the client has read all earlier data.
         facts = {"execution_id": event.execution_id, "undelivered_sequence": event.sequence}
         _log.info("a client that took nothing for %g s was cut off (SLOW_CONSUMER)", self._write_timeout_s, extra=facts)

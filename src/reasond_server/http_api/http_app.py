@@ -13,6 +13,7 @@ import json
 import math
 from contextlib import aclosing
 from email.utils import formatdate
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -43,6 +44,7 @@ from reasond_server.http_api.json_mapping import build_event_json, is_logged, na
 from reasond_server.http_api.jsonrpc import MAX_BATCH, dispatch, parse, read_request, unread
 from reasond_server.http_api.page_gate import CHECK_PATH, METRICS_PATH, CheckPage
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
+from reasond_server.http_api.rest_endpoint import OPENAPI_PATH, read_description
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types.values import value
 
@@ -232,7 +234,7 @@ def _refuse_token(error: ReasondError) -> RefusalError:
 
 JSONRPC_PATH: Final = "/api/v1/jsonrpc"
 CARD_PATH: Final = "/.well-known/agent-card.json"
-PATHS: Final = (JSONRPC_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH, CHECK_PATH)
+PATHS: Final = (JSONRPC_PATH, OPENAPI_PATH, CARD_PATH, "/healthz", "/readyz", METRICS_PATH, TOKEN_PATH, CHECK_PATH)
 """All paths that may be served."""
 
 _HELD_BODIES: Final = 16
@@ -298,7 +300,8 @@ class HttpApp(RequestMiddleware):
             methods=methods, gate=gate, body_reader=body_reader, max_batch=limits.max_batch, observer=observer
         )
         pages: dict[str, ASGIApp] = {
-            CARD_PATH: AgentCardPage(card),
+            CARD_PATH: DocumentPage(partial(_read_card, card)),
+            OPENAPI_PATH: DocumentPage(read_description),
             "/healthz": HealthPage(),
             "/readyz": ReadinessPage(is_ready),
             **({} if metrics is None else {METRICS_PATH: metrics}),
@@ -317,34 +320,40 @@ class HttpApp(RequestMiddleware):
                 ),
                 observer=observer,
             )
-        doors = {root: build(gate, body_reader, observer) for root, build in (interfaces or {}).items()}
-        doors[f"{CHECK_PATH}/"] = CheckPage(authenticate=authenticate, peers=peers, observer=observer)
+        check = CheckPage(authenticate=authenticate, peers=peers, observer=observer)
+        doors: dict[str, ASGIApp] = {f"{CHECK_PATH}/": check}
+        doors |= {root: build(gate, body_reader, observer) for root, build in (interfaces or {}).items()}
         addresses = Addresses(pages=pages, endpoints=endpoints, subtrees=doors)
         super().__init__(addresses.find, new_call_id=new_call_id, observer=observer, tracing=tracing)
 
 
-_CARD_AGE_S: Final = 300
+_DOCUMENT_AGE_S: Final = 300
 
 
-class AgentCardPage:
-    """This server's A2A card, with a strong ETag over its bytes; `card` returns the current one."""
+def _read_card(card: Callable[[], CardView]) -> tuple[str, str]:
+    view = card()
+    return view.card_json, view.etag
 
-    def __init__(self, card: Callable[[], CardView]) -> None:
-        self._card = card
+
+class DocumentPage:
+    """A document of JSON that needs no token, with a strong ETag; `read` returns its present text and that ETag."""
+
+    def __init__(self, read: Callable[[], tuple[str, str]]) -> None:
+        self._read = read
         # What it tells changes only with the configuration.
         self._since = (b"last-modified", formatdate(usegmt=True).encode("ascii"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the card, or 304 if the client has it."""
+        """Send the document, or 304 if the client has it."""
         del receive
-        view = self._card()
-        etag = f'"{view.etag}"'
-        age = (b"cache-control", b"public, max-age=%d" % _CARD_AGE_S)
+        text, digest = self._read()
+        etag = f'"{digest}"'
+        age = (b"cache-control", b"public, max-age=%d" % _DOCUMENT_AGE_S)
         headers = [(b"etag", etag.encode("ascii")), age, self._since]
         if is_known(find_exchange(scope).headers.getlist(b"if-none-match"), etag):
             await send_answer(send, 304, headers=headers)
         else:
-            await send_answer(send, 200, view.card_json.encode(), headers=headers)
+            await send_answer(send, 200, text.encode(), headers=headers)
 
 
 class HealthPage:

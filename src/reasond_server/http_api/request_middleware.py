@@ -225,7 +225,7 @@ def _log_access(scope: Scope, exchange: Exchange, duration_s: float) -> None:
     emit_line(_log, level, "%s %s %d", scope["method"], path, exchange.status, fields=fields)
 
 
-_METHODS_OF_PAGES: Final = b"GET, POST, DELETE"
+_METHODS_OF_PAGES: Final = b"GET, POST, PUT, DELETE"
 _KEPT_S: Final = 600
 _VARY: Final = (b"vary", b"origin")
 

@@ -100,7 +100,7 @@ class TurnMeters(_Counting):
 
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
-_TRANSPORTS: Final = ("a2a", "grpc", "jsonrpc", "mcp", "openai")
+_TRANSPORTS: Final = ("a2a", "grpc", "jsonrpc", "mcp", "openai", "rest")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 

@@ -1,0 +1,189 @@
+"""RPCs with the JSON of the protos, by their annotations google.api.http: read, called and written as Envoy does it.
+
+The handlers are those of the servicers without the layers of gRPC: whoever calls them has checked the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
+from google.protobuf import descriptor_pool, json_format
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from reasond_server.base.violations import suggest_nearest
+from reasond_server.errors.base import show
+from reasond_server.grpc_api.guard import RpcCall, begin
+from reasond_server.grpc_api.handlers import find_behaviour, make_runner
+from reasond_server.grpc_api.requests import invalid
+from reasond_server.grpc_api.statuses import build_status
+from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from google.protobuf.descriptor import MethodDescriptor
+    from google.protobuf.descriptor_pb2 import MethodOptions
+
+    from reasond_server.errors.base import ReasondError
+    from reasond_server.grpc_api.handlers import Handler
+    from reasond_server.types import Principal
+
+REST: Final = "rest"
+"""The name of this transport in metrics."""
+_FIELD: Final = re.compile(r'Failed to parse (\w+) field|no field named "(\w{1,64})"')
+
+
+@value
+class HttpBinding:
+    """One address of an RPC: the method of HTTP, and the template of the path with the fields in braces.
+
+    With `takes_body` the other fields stand in the body, else in the query.
+    """
+
+    verb: str
+    template: str
+    takes_body: bool
+
+
+def list_bindings(options: MethodOptions) -> Sequence[HttpBinding]:
+    """Return the addresses that the options of an RPC declare."""
+    rule = options.Extensions[annotations_pb2.http]
+    return [
+        HttpBinding(verb=verb.upper(), template=getattr(each, verb), takes_body=bool(each.body))
+        for each in (rule, *rule.additional_bindings)
+        if (verb := each.WhichOneof("pattern")) is not None
+    ]
+
+
+def find_method(path: str) -> MethodDescriptor:
+    """Return the RPC at `/service/name`."""
+    return descriptor_pool.Default().FindMethodByName(path.removeprefix("/").replace("/", "."))
+
+
+class TranscodedRpcs:
+    """Collects the RPCs of services in place of a server's `MethodTable`."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, TranscodedRpc] = {}
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[object]) -> None:
+        """Ignore them, as `MethodTable` does."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Add the `handlers` of a service by their paths."""
+        for name, handler in handlers.items():
+            self.found[f"/{service}/{name}"] = TranscodedRpc(f"/{service}/{name}", handler)
+
+
+class TranscodedRpc:
+    """One RPC at the path `/service/name`."""
+
+    def __init__(self, path: str, handler: Handler) -> None:
+        method = find_method(path)
+        self._path = path
+        self.bindings = list_bindings(method.GetOptions())
+        self._kind = GetMessageClass(method.input_type)
+        self.is_stream = handler.response_streaming
+        self._run = make_runner(find_behaviour(handler), is_stream=self.is_stream)
+
+    async def call(
+        self,
+        caller: Principal,
+        call_id: str,
+        given: Mapping[str, Any],
+        *,
+        query: Iterable[tuple[str, str]],
+        is_long: bool,
+        write: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> dict[str, Any]:
+        """Return the response; that of a stream goes to `write`, message by message.
+
+        `given` are the fields in body and path, `query` those in the query; what `is_long` is read in a thread.
+
+        Raises:
+            ReasondError: the request is none of this RPC, or the call failed.
+        """
+        begin(RpcCall(method=self._path, call_id=call_id, principal=caller, transport=REST))
+        request = self._kind()
+        fields = {**_nest(request, query), **given}
+        if is_long:
+            await asyncio.to_thread(_fill, request, fields)
+        else:
+            _fill(request, fields)
+        answer = await self._run(request, _Context(write))
+        return {} if self.is_stream else _to_json(answer)
+
+
+class _Context:
+    """What servicers use of the context of an RPC."""
+
+    def __init__(self, write: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+        self._write = write
+
+    async def write(self, message: Message) -> None:
+        await self._write(_to_json(message))
+
+    def time_remaining(self) -> None:
+        """Return that there is no deadline."""
+
+
+def describe_status(error: ReasondError, call_id: str) -> dict[str, Any]:
+    """Return `error` as the JSON of its google.rpc.Status."""
+    return _to_json(build_status(error, call_id=call_id))
+
+
+def _to_json(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _fill(request: Message, fields: Mapping[str, Any]) -> None:
+    """Set the fields of a request.
+
+    Raises:
+        InvalidRequestError: JSON has other fields than the request, or other values than they take.
+    """
+    try:
+        json_format.ParseDict(fields, request)
+    except json_format.ParseError as error:
+        # Its own words are not passed on, but where it stopped reading.
+        found = _FIELD.findall(str(error))
+    else:
+        return
+    path = ".".join(known or unknown for known, unknown in found) or "request"
+    is_unknown = bool(found and found[-1][1])
+    raise invalid(path, "is no field of this request" if is_unknown else "does not hold what /openapi.json says")
+
+
+def _nest(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the fields in a query as JSON; `range.offset` is a field of the message `range`.
+
+    Raises:
+        InvalidRequestError: there is no such field, or it stands there twice.
+    """
+    fields: dict[str, Any] = {}
+    for path, text in query:
+        *outer, name = path.split(".")
+        place, message = fields, request
+        for part in outer:
+            message = getattr(message, part, None)
+            place = place.setdefault(part, {}) if _has_parts(message) else {}
+        now = getattr(message, name) if _has_parts(message) and name in message.DESCRIPTOR.fields_by_name else None
+        if now is None or _has_parts(now):
+            hint = suggest_nearest(path, request.DESCRIPTOR.fields_by_name)
+            raise invalid(show(path), f"is no parameter of this address{hint}")
+        if hasattr(now, "append"):
+            place.setdefault(name, []).append(text)
+        elif name in place:
+            raise invalid(path, "stands in the query twice")
+        else:
+            place[name] = text == "true" if isinstance(now, bool) and text in {"true", "false"} else text
+    return fields
+
+
+def _has_parts(field: object) -> TypeGuard[Message]:
+    """Return whether a field is a message that JSON writes as an object."""
+    return isinstance(field, Message) and not field.DESCRIPTOR.full_name.startswith("google.protobuf.")

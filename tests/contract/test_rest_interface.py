@@ -1,0 +1,252 @@
+"""Every RPC is a call of HTTP at the addresses in the protos, with the checks and the answers of the RPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import pytest
+from openapi_spec_validator import validate
+
+import reasond
+from reasond_server.access.token_keys import SigningKey
+from reasond_server.access.tokens import TokenMinter
+from reasond_server.errors.model import ModelFailedError
+from reasond_server.http_api.rest_endpoint import REST_ROOT
+from reasond_server.testing import Reply, ScriptedModel, running_server
+from scripts.openapi import PATH
+from scripts.pages import ROOT
+from tests.http_clients import make_http_client
+from tests.rest_calls import RPCS, bindings_of, find_detail, make_request, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import httpx
+
+    from reasond_server.assembly.app import Listening
+
+SECRET = "a key of the test that nobody guesses 8f1c"
+ENVIRON = {"REASOND__AUTH__KEYS": f'[{{ id = "test", secret = "{SECRET}" }}]', "REASOND__REPAIR__ENABLED": "true"}
+TASK = {"task": {"query": "What is 6 times 7?", "strategy": "chain_of_thought"}}
+CARD = json.dumps({"capabilities": ["reasoning.strategy.react"], "supported_methods": ["reasoning.execute"]})
+EXECUTE = "/api/v1/reasoning:execute"
+STREAM = "/api/v1/reasoning:stream"
+DESCRIPTION = json.loads((ROOT / PATH).read_bytes())
+
+
+def mint(*permissions: str) -> str:
+    minter = TokenMinter(
+        key=SigningKey(id="test", secret=SECRET.encode()), issuer="reasond", audience="reasond", max_lifetime_s=3600
+    )
+    return minter.mint(subject="ann", permissions=permissions, tenant="acme", lifetime_s=3600, now=datetime.now(UTC))
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Listening, None]:
+    async with running_server(environ=ENVIRON) as listening:
+        yield listening
+
+
+@pytest.fixture
+async def web(server: Listening) -> AsyncGenerator[httpx.AsyncClient, None]:
+    async with make_http_client(base_url=server.http, headers={"authorization": f"Bearer {mint('admin')}"}) as client:
+        yield client
+
+
+def test_every_rpc_has_an_address_of_its_own() -> None:
+    places = [(each.verb, each.template) for rpc in RPCS for each in bindings_of(rpc)]
+    assert all(bindings_of(rpc) for rpc in RPCS)
+    assert all(template.startswith(REST_ROOT) for _, template in places)
+    assert len(set(places)) == len(places)
+
+
+def test_the_description_is_openapi_and_has_every_address_and_type() -> None:
+    validate(DESCRIPTION)
+    described = {(verb.upper(), path) for path, verbs in DESCRIPTION["paths"].items() for verb in verbs}
+    assert described == {(each.verb, each.template) for rpc in RPCS for each in bindings_of(rpc)}
+    without = [name for name, schema in DESCRIPTION["components"]["schemas"].items() if not schema["description"]]
+    assert not without
+
+
+async def test_the_description_is_served_without_a_token_and_known_by_its_tag(server: Listening) -> None:
+    async with make_http_client(base_url=server.http) as client:
+        got = await client.get("/openapi.json")
+        assert got.json() == DESCRIPTION
+        again = await client.get("/openapi.json", headers={"if-none-match": got.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_answers_are_what_the_description_says(web: httpx.AsyncClient) -> None:
+    done = (await web.post(EXECUTE, json=TASK)).json()["reasoning"]["execution_id"]
+    start = {"start": {"message": "Hello", "session_id": "s"}}
+    turn = (await web.post("/api/v1/turns:execute", json=start)).json()["turn"]["turn_id"]
+    plan = {"description": "Plan it.", "plan": {}, "config": {"num_candidates": 1, "max_candidates": 1}}
+    repair = (await web.post("/api/v1/repairs:execute", json={"task": plan})).json()["repair"]["execution_id"]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("RegisterAgent", {"agent_id": "helper", "card_json": CARD}),
+        ("ListAgents", {"capabilities": ["reasoning.strategy.react"]}),
+        ("GetAgentCard", {"agent_id": "helper"}),
+        ("Reason", TASK),
+        ("ListStrategies", {}),
+        ("GetExecution", {"execution_id": done, "trace_view": "TRACE_VIEW_FULL"}),
+        ("ListExecutions", {"page_size": 5, "state": "EXECUTION_STATE_SUCCEEDED", "text": "6 times"}),
+        ("CancelExecution", {"execution_id": done}),
+        ("GetTurn", {"turn_id": turn}),
+        ("ListTurns", {"session_id": "s"}),
+        ("CancelTurn", {"turn_id": turn}),
+        ("GetSession", {"session_id": "s"}),
+        ("ListSessions", {}),
+        ("GetRepair", {"execution_id": repair}),
+        ("ListEnvironments", {}),
+        ("CreateSnapshot", {"manifest": [{"path": "a.py", "digest": "0" * 64, "size_bytes": 6}]}),
+        ("GetExecution", {"execution_id": "nobody"}),
+        ("DeleteAgent", {"agent_id": "helper"}),
+    ]
+    for rpc, values in calls:
+        answer = await web.request(**make_request(rpc, values))
+        operation = DESCRIPTION["paths"][bindings_of(rpc)[0].template][bindings_of(rpc)[0].verb.lower()]
+        response = operation["responses"]["200" if answer.status_code == 200 else "default"]
+        validator_of(response["content"]["application/json"]["schema"]).validate(answer.json())
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """Return the validator of a schema of the description; no message may have other members than it names."""
+    kinds = {
+        name: {"additionalProperties": False, **each} if each["type"] == "object" else each
+        for name, each in DESCRIPTION["components"]["schemas"].items()
+    }
+    return jsonschema_rs.Draft202012Validator({**schema, "components": {"schemas": kinds}})
+
+
+async def test_a_stream_is_of_the_messages_of_the_rpc_and_is_followed_on(web: httpx.AsyncClient) -> None:
+    answer = await web.post(STREAM, json=TASK)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = read_events(answer)
+    assert [event["sequence"] for event in events] == [str(number + 1) for number in range(len(events))]
+    assert events[-1]["completed"]["finish_reason"] == "FINISH_REASON_ANSWERED"
+    name = events[0]["execution_id"]
+    followed = await web.get(f"/api/v1/executions/{name}:follow", params={"after_sequence": 1})
+    assert [event["reasoning"] for event in read_events(followed)] == events[1:]
+    at_its_end = await web.get(f"/api/v1/executions/{name}:follow", params={"after_sequence": len(events)})
+    assert (at_its_end.status_code, at_its_end.text) == (200, "")
+
+
+async def test_a_failure_in_the_midst_of_a_stream_is_its_last_event() -> None:
+    with ScriptedModel([Reply(error=ModelFailedError("gone"))]) as model:
+        async with running_server(model=model, environ=ENVIRON) as server, make_http_client() as client:
+            client.headers["authorization"] = f"Bearer {server.token}"
+            answer = await client.post(f"{server.http}{STREAM}", json=TASK)
+    assert answer.status_code == 200
+    *_, name, data = [line for line in answer.text.splitlines() if line]
+    assert name == "event: error"
+    status = json.loads(data.removeprefix("data: "))
+    assert find_detail(status, "ErrorInfo")["metadata"]["execution_id"] == read_events(answer)[0]["execution_id"]
+
+
+async def test_who_leaves_a_stream_cancels_its_execution() -> None:
+    with ScriptedModel([Reply(text="<answer>42</answer>", hold=asyncio.Event())]) as model:
+        async with (
+            running_server(model=model, environ=ENVIRON) as server,
+            make_http_client(headers={"authorization": f"Bearer {server.token}"}) as client,
+            reasond.AsyncClient(server.grpc, token=server.token) as observer,
+        ):
+            async with client.stream("POST", f"{server.http}{STREAM}", json=TASK) as answer:
+                line = await anext(answer.aiter_lines())
+            name = json.loads(line.removeprefix("data: "))["execution_id"]
+            async with observer.follow_execution(name) as events:
+                last = [event async for event in events][-1].reasoning.completed
+    assert last.finish_reason == reasond.FinishReason.FINISH_REASON_CANCELLED
+
+
+MISTAKES: tuple[tuple[dict[str, Any], str, str], ...] = (
+    ({"url": EXECUTE, "json": {"task": {"query": ""}}}, "task.query", "between 1 and"),
+    ({"url": EXECUTE, "json": {"task": {"riddle": "?"}}}, "task.riddle", "is no field of this request"),
+    ({"url": EXECUTE, "json": {"task": {"query": 7}}}, "task.query", "does not hold what /openapi.json says"),
+    ({"url": EXECUTE, "json": {"task": "?"}}, "task", "does not hold"),
+    ({"url": EXECUTE, "json": []}, "body", "must be a JSON object"),
+    ({"url": STREAM, "json": {**TASK, "resume": {"execution_id": "e"}}}, "request", "does not hold"),
+    ({"method": "GET", "url": "/api/v1/executions?pagesize=1"}, "'pagesize'", "did you mean 'page_size'?"),
+    ({"method": "GET", "url": "/api/v1/executions?page_size=1&page_size=2"}, "page_size", "twice"),
+    ({"method": "GET", "url": "/api/v1/executions?page_size=many"}, "page_size", "does not hold"),
+    ({"method": "GET", "url": "/api/v1/executions?page_size=-1"}, "page_size", "must"),
+    ({"method": "GET", "url": "/api/v1/executions?create_time_after=today"}, "create_time_after", "does not hold"),
+    ({"method": "GET", "url": "/api/v1/executions?create_time_after.seconds=1"}, "'create_time_after", "is no"),
+    ({"method": "GET", "url": "/api/v1/executions?DESCRIPTOR.name=1"}, "'DESCRIPTOR.name'", "is no parameter"),
+    ({"method": "GET", "url": "/api/v1/turns/t/toolResults/c?range=1"}, "'range'", "is no parameter"),
+    ({"method": "GET", "url": "/api/v1/turns/t/toolResults/c?range.offset.x=1"}, "'range.offset.x'", "is no"),
+    ({"method": "GET", "url": "/api/v1/executions/e:follow?include_deltas=yes"}, "include_deltas", "does not hold"),
+)
+REFUSALS = (
+    ("GET", "/api/v1/nothing", 404),
+    ("GET", "/api/v1", 404),
+    ("GET", "/api/v1/executions/a/b", 404),
+    ("PATCH", "/api/v1/executions/a", 405),
+    ("GET", EXECUTE, 405),
+    ("POST", EXECUTE, 415),
+)
+
+
+async def test_what_is_wrong_is_named_in_our_words(web: httpx.AsyncClient) -> None:
+    for call, field, words in MISTAKES:
+        answer = await web.request(**{"method": "POST", **call})
+        status = answer.json()
+        assert (answer.status_code, status["code"]) == (400, 3), call
+        assert find_detail(status, "ErrorInfo")["reason"] == "INVALID_REQUEST"
+        (violation, *_) = find_detail(status, "BadRequest")["field_violations"]
+        assert violation["field"].startswith(field), call
+        assert words in violation["description"], call
+
+
+async def test_refusals_before_a_call_are_of_the_same_form(web: httpx.AsyncClient) -> None:
+    for verb, path, status in REFUSALS:
+        answer = await web.request(verb, path)
+        assert answer.status_code == status, path
+        assert find_detail(answer.json(), "ErrorInfo")["domain"] == "reasond"
+        assert ("allow" in answer.headers) == (status == 405)
+
+
+async def test_every_address_checks_the_token_and_the_permission_before_it_reads_the_request(
+    server: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="reasond.audit")
+    values = dict.fromkeys(("execution_id", "turn_id", "session_id", "agent_id", "call_id"), "a")
+    async with make_http_client(base_url=server.http) as client:
+        for rpc in RPCS:
+            request = {**make_request(rpc, values)}
+            unknown = await client.request(**request)
+            assert (unknown.status_code, unknown.json()["code"], rpc) == (401, 16, rpc)
+            assert unknown.headers["www-authenticate"] == "Bearer"
+            lacking = await client.request(**request, headers={"authorization": f"Bearer {mint('nothing')}"})
+            assert (lacking.status_code, lacking.json()["code"], rpc) == (403, 7, rpc)
+            lines = [vars(record) for record in caplog.records if record.name == "reasond.audit"]
+            assert [(each["operation"], each["outcome"]) for each in lines] == [(rpc, "denied")] * 2
+            caplog.clear()
+
+
+async def test_a_long_request_is_read_as_a_short_one(web: httpx.AsyncClient) -> None:
+    history = [{"role": "SPEAKER_USER", "text": f"line {number}"} for number in range(300)]
+    answer = await web.post(EXECUTE, json={"task": {**TASK["task"], "history": history}})
+    assert answer.status_code == 200
+    found = await web.get(f"/api/v1/executions/{answer.json()['reasoning']['execution_id']}")
+    assert found.json()["task"]["history"] == history
+
+
+async def test_a_name_in_a_path_may_have_any_character(web: httpx.AsyncClient) -> None:
+    for name in ("a/b", "a b?c#d", "ä:cancel", "%2F", "\N{SNOWMAN}"):
+        answer = await web.request(**make_request("GetSession", {"session_id": name}))
+        assert (answer.status_code, answer.json()["code"]) == (404, 5)
+        assert repr(name)[1:-1] in answer.json()["message"]
+
+
+async def test_calls_are_counted_by_rpc_and_address(web: httpx.AsyncClient) -> None:
+    await web.post(STREAM, json=TASK)
+    await web.get("/api/v1/executions/nobody")
+    text = (await web.get("/metrics")).text
+    assert 'reasond_http_requests_total{route="/api/v1/executions/{execution_id}",status="404"} 1.0' in text
+    assert "reasond.v1.ReasoningService/ReasonIterations" in text
+    assert 'reasond_streams_open{transport="rest"} 0.0' in text
