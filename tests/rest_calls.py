@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-RPCS = {path.rpartition("/")[2]: path for service in DECLARED for path in service.operations}
+OWN = [service for service in DECLARED if service.name.startswith("reasond.")]
+RPCS = {path.rpartition("/")[2]: path for service in OWN for path in service.operations}
 
 
 def bindings_of(rpc: str) -> list[HttpBinding]:

@@ -37,6 +37,7 @@ from reasond_server.access.tokens import TokenMinter
 from reasond_server.services import DECLARED
 from reasond_server.testing import running_server
 from tests.http_clients import make_http_client
+from tests.rest_calls import RPCS as ADDRESSED
 from tests.rest_calls import find_detail, make_request
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ async def test_another_tenants_is_not_there_over_grpc(owned: Owned) -> None:
 
 async def test_another_tenants_is_not_there_over_rest(owned: Owned) -> None:
     async with make_http_client(base_url=owned.listening.http) as client:
-        for name in CALLS:
+        for name in sorted(CALLS.keys() & ADDRESSED.keys()):
             foreign, unknown = [
                 told_of(await client.request(**make_request(name, fill(CALLS[name], names)), headers=bearer))
                 for bearer in [{"authorization": f"Bearer {owned.stranger}"}]
