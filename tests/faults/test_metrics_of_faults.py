@@ -91,11 +91,11 @@ async def test_a_grpc_client_that_does_not_read_is_a_slow_consumer() -> None:
         found = await until(listening.metrics, lambda found: found[slow] > 0)
         stream.cancel()
     assert found[slow] == 1
-    assert found['reasond_slow_consumers_total{transport="jsonrpc"}'] == 0
+    assert found['reasond_slow_consumers_total{transport="http"}'] == 0
 
 
 async def test_an_http_client_that_does_not_read_is_a_slow_consumer() -> None:
-    slow = 'reasond_slow_consumers_total{transport="jsonrpc"}'
+    slow = 'reasond_slow_consumers_total{transport="http"}'
     options = endless()
     async with running_server(**options) as listening:
         params = {"query": "Go.", "strategy": options["strategies"][0].name, "auth_token": listening.token}

@@ -41,7 +41,6 @@ from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
 from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
-from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
@@ -407,7 +406,7 @@ class Server:
             port=port,
             tls=find_tls_files(server),
             limits=limits,
-            on_slow=partial(observer.slow_consumer, JSONRPC),
+            on_slow=partial(observer.slow_consumer, "http"),
             reuse_port=server.so_reuseport,
         )
 

@@ -14,17 +14,15 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.grpc_api.standard_services import STANDARD_METHODS
 from reasond_server.grpc_api.statuses import CODES
-from reasond_server.grpc_api.transcoding import REST, find_method, list_bindings
+from reasond_server.grpc_api.transcoding import find_method, list_bindings
 from reasond_server.http_api.http_app import PATHS
-from reasond_server.http_api.http_calls import TRANSPORT as JSONRPC
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_PATHS
-from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
-from reasond_server.protocols.mcp.mcp_endpoint import MCP, MCP_PATH
-from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_PATHS
+from reasond_server.protocols.mcp.mcp_endpoint import MCP_PATH
+from reasond_server.protocols.openai_endpoint import OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
@@ -40,6 +38,7 @@ from reasond_server.telemetry.observers import (
     UNOBSERVED,
     WEBHOOK_OUTCOMES,
 )
+from reasond_server.telemetry.scope import TRANSPORTS
 from reasond_server.telemetry.span_export import OtlpOptions, TracingOptions, build_sink, is_receiver_there
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
@@ -191,9 +190,7 @@ def list_label_values(settings: Settings, *, strategies: Iterable[str], model: s
     rpcs = [find_method(path) for each in DECLARED for path in each.operations]
     templates = {binding.template for rpc in rpcs for binding in list_bindings(rpc.GetOptions())}
     return {
-        "transport": frozenset(
-            {"grpc", "http", JSONRPC, REST, OPENAI.transport, MESSAGES.transport, A2A.transport, MCP.transport}
-        ),
+        "transport": frozenset({"http", *TRANSPORTS}),
         "method": frozenset({*STANDARD_METHODS, *methods, *CHAT_METHODS, *MCP_METHODS}),
         "code": frozenset(CODES),
         "route": frozenset({*PATHS, *templates, *OPENAI_PATHS, *A2A_PATHS, MCP_PATH, CONSOLE_PATH}),

@@ -1,11 +1,10 @@
-"""Writes values of declared kinds into their messages, with one function for each class, compiled from declarations.
+"""Writes values of declared kinds into their messages, with one function for each class, made from its declaration.
 
-Every event passes through this module. The compiled code equals handwritten code: it writes one field after the other
-and fills nested messages in place, which takes a quarter of the time of building and copying them. Empty values are not
-written, because a test is faster than a write and the message is the same. A field of a message is written from the
-field or property of the class with the same name (`types.kinds` declares the names of durations and JSON), a oneof from
-the field of a family. Also here: times, and google.protobuf.Struct <-> JSON objects, at most 16 levels deep, because
-Python cannot parse deeper ones.
+Every event passes through this module. Nested messages are filled in place, which takes a quarter of the time of
+building and copying them. Empty values are not written, because the message is the same. A field of a message is
+written from the field or property of the class with the same name (`types.kinds` declares the names of durations and
+JSON), a oneof from the field of a family. Also here: times, and google.protobuf.Struct <-> JSON objects, at most 16
+levels deep, because Python cannot parse deeper ones.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 from google.protobuf.message import Message
@@ -25,7 +23,7 @@ from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.requests.payloads import MAX_DEPTH
 from reasond_server.requests.task_checks import MAX_CONFIG_VALUES
-from reasond_server.types.kinds import Field, KindFamily, list_fields
+from reasond_server.types.kinds import Field, KindFamily, build_reader, list_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,8 +158,14 @@ def fill_duration(message: duration_pb2.Duration, seconds: float) -> None:
 
 
 MessageT = TypeVar("MessageT", bound=Message)
-Filler = Callable[[Any, Any, bool], None]
-"""Writes a value (second) into a message (first); without content if the third is false."""
+
+
+class Filler(Protocol):
+    """A function that writes a value into a message, without texts and free JSON unless `has_content`."""
+
+    def __call__(self, message: Any, value: Any, /, *, has_content: bool) -> None:  # noqa: ANN401 - of any class
+        """Write `value` into `message`."""
+
 
 _FILLED_BY_SERVICES: Final = frozenset({"reasond.v1.Reasoning.trace"})
 _DURATION: Final = "google.protobuf.Duration"
@@ -179,10 +183,7 @@ class Fillers(dict[tuple[type, Any], Filler]):
 
     def __missing__(self, kind: tuple[type, Any]) -> Filler:
         """Make the filler of `kind` and keep it."""
-        cls, descriptor = kind
-        source = _Source()
-        source.write_fields(cls, descriptor, "message", "value", is_shown=False)
-        found = self[kind] = source.compile(cls.__name__)
+        found = self[kind] = _make_filler(*kind)
         return found
 
 
@@ -194,12 +195,12 @@ def fill(message: MessageT, value: object, *, has_content: bool = True) -> Messa
 
     Without `has_content` texts and free JSON are left out.
     """
-    _FILLERS[value.__class__, message.DESCRIPTOR](message, value, has_content)
+    _FILLERS[value.__class__, message.DESCRIPTOR](message, value, has_content=has_content)
     return message
 
 
 class Alternatives(dict[type, Filler]):
-    """The functions that write each kind of a family into the oneof of the family; compiled on first use."""
+    """The functions that write each kind of a family into the oneof of the family, each made when it is first used."""
 
     def __init__(self, family: KindFamily, oneof: OneofDescriptor) -> None:
         super().__init__()
@@ -210,15 +211,20 @@ class Alternatives(dict[type, Filler]):
         kind = self._family.kinds.get(cls)
         if kind is None:
             raise TypeError(f"{cls.__name__} is no kind of {self._family.noun}")
-        source = _Source()
-        source.add(f"part = message.{kind.wire_tag}")
-        if kind.body:
-            source.add("part.SetInParent()")
-            source.add(f"if has_content: fill_struct(part, value.{kind.body})")
-        else:
-            source.write_fields(cls, _find_message(self._fields[kind.wire_tag]), "part", "value", is_shown=True)
-        found = self[cls] = source.compile(cls.__name__)
+        descriptor = _find_message(self._fields[kind.wire_tag])
+        fill_part = _make_body_filler(kind.body) if kind.body else _make_filler(cls, descriptor)
+        found = self[cls] = _make_shown_filler(kind.wire_tag, fill_part)
         return found
+
+
+def _make_body_filler(body: str) -> Filler:
+    """Return the function that writes the free JSON of a kind into a Struct."""
+
+    def fill_body(message: struct_pb2.Struct, value: object, *, has_content: bool) -> None:
+        if has_content:
+            fill_struct(message, getattr(value, body))
+
+    return fill_body
 
 
 class _Words(dict[str, int]):
@@ -228,126 +234,136 @@ class _Words(dict[str, int]):
         return self.get("INTERNAL", 0)
 
 
-class _Source:
-    """The source lines of one function under construction, and the names that they use."""
+def _make_filler(cls: type, descriptor: Descriptor) -> Filler:
+    """Return the function that writes a `cls` into a message."""
+    names, fillers = _list_parts(cls, descriptor)
+    sources, writes = _list_scalars(cls, descriptor)
+    read_scalars, read_parts = build_reader(sources), build_reader(names)
 
-    def __init__(self) -> None:
-        self._lines = ["def fill(message, value, has_content):"]
-        self._indent = "    "
-        self._names: dict[str, object] = {
-            "fill_duration": fill_duration,
-            "fill_timestamp": fill_timestamp,
-            "fill_struct": fill_struct,
-            "json_text": write_json,
-        }
-        self._parts = 0
+    def fill_fields(message: Message, value: object, *, has_content: bool) -> None:
+        for (name, convert, is_content, is_always), found in zip(writes, read_scalars(value), strict=True):
+            if (found or (is_always and found is not None)) and (has_content or not is_content):
+                setattr(message, name, found if convert is None else convert(found))
+        for filler, found in zip(fillers, read_parts(value), strict=True):
+            if found is not None:
+                filler(message, found, has_content=has_content)
 
-    def add(self, line: str) -> None:
-        """Add a line."""
-        self._lines.append(self._indent + line)
+    return fill_fields
 
-    def compile(self, name: str) -> Filler:
-        """Return the function."""
-        code = compile("\n".join([*self._lines, "    return"]), f"<filler of {name}>", "exec")
-        exec(code, self._names)  # noqa: S102 - no external text; dataclasses create their methods in the same way
-        filler: Filler = self._names["fill"]  # type: ignore[assignment]  # the line that defines it is above
-        return filler
 
-    def write_fields(self, cls: type, descriptor: Descriptor, target: str, value: str, *, is_shown: bool) -> None:
-        """Add the lines that write `value` into `target`; with `is_shown`, `target` is present even if it is empty."""
-        known = {field.wire_name: field for field in list_fields(cls)}
-        if is_shown and not self._shows_itself(descriptor, known):
-            self.add(f"{target}.SetInParent()")
-            is_shown = False
-        for oneof in descriptor.oneofs:
-            if field := known.get(oneof.name):
-                self._write_alternative(field, oneof, target, f"{value}.{field.name}")
-        for each in descriptor.fields:
-            if each.full_name in _FILLED_BY_SERVICES or (each.containing_oneof and each.containing_oneof.name in known):
-                continue
-            name, field = _find_source(cls, each, known)
-            is_written = self._write_field(each, field, f"{target}.{each.name}", f"{value}.{name}", is_shown=is_shown)
-            is_shown = is_shown and not is_written
+class _Scalar(NamedTuple):
+    """How a value becomes a scalar field; one that is not always written is left out where it is empty."""
 
-    def _shows_itself(self, descriptor: Descriptor, known: Mapping[str, Field]) -> bool:
-        """Return whether writing the first field, even if empty, makes the message present."""
-        first = descriptor.fields[0] if descriptor.fields else None
-        field = known.get(first.name) if first is not None else None
-        return field is not None and first is not None and first.message_type is None and not _is_absent(field)
+    name: str
+    convert: Callable[[Any], Any] | None
+    is_content: bool
+    is_always: bool
 
-    def _write_field(
-        self, each: FieldDescriptor, field: Field | None, target: str, value: str, *, is_shown: bool
-    ) -> bool:
-        """Add the lines of one field; return whether they always write it, whatever its value is."""
+
+def _list_scalars(cls: type, descriptor: Descriptor) -> tuple[list[str], list[_Scalar]]:
+    """Return the attributes that become fields of texts, numbers and words, and these fields."""
+    found = [(name, field, each) for name, field, each in _list_sources(cls, descriptor) if not _is_part(each, field)]
+    return [name for name, _, _ in found], [_describe_scalar(each, field) for _, field, each in found]
+
+
+def _describe_scalar(each: FieldDescriptor, field: Field | None) -> _Scalar:
+    is_content = field is not None and field.is_content
+    if each.enum_type is not None:
+        return _Scalar(each.name, _numbers(each.enum_type, field).__getitem__, is_content, is_always=True)
+    if field is not None and field.type is Mapping:
+        return _Scalar(each.name, write_json, is_content, is_always=True)
+    return _Scalar(each.name, None, is_content, is_always=field is not None and field.is_optional)
+
+
+def _list_parts(cls: type, descriptor: Descriptor) -> tuple[list[str], list[Filler]]:
+    """Return the attributes that become messages, repeated fields and oneofs, and what fills these."""
+    known = {field.wire_name: field for field in list_fields(cls)}
+    found = [
+        (field.name, _make_alternative_filler(field, oneof))
+        for oneof in descriptor.oneofs
+        if (field := known.get(oneof.name))
+    ]
+    for name, field, each in _list_sources(cls, descriptor):
         if each.message_type is not None:
-            self._write_message(each, field, target, value)
-            return False
-        return self._write_scalar(each, field, target, value, is_shown=is_shown)
+            found.append((name, _make_part_filler(each, field)))
+        elif _is_part(each, field):
+            found.append((name, _make_list_filler(each.name, is_content=field is not None and field.is_content)))
+    return [name for name, _ in found], [filler for _, filler in found]
 
-    def _write_scalar(
-        self, each: FieldDescriptor, field: Field | None, target: str, value: str, *, is_shown: bool
-    ) -> bool:
-        is_content = field is not None and field.is_content
-        if field is not None and field.is_sequence:
-            self.add(f"if {'has_content and ' if is_content else ''}{value}: {target}.extend({value})")
-            return False
-        if each.enum_type is not None:
-            numbers = self._name(_numbers(each.enum_type, field))
-            self.add(f"{target} = {numbers}[{value}]")
-            return True
-        if field is not None and field.type is Mapping:
-            self.add(f"{target} = json_text({value})" + (" if has_content else ''" if is_content else ""))
-            return True
-        if field is not None and field.is_optional:
-            self.add(f"if (found := {value}) is not None: {target} = found")
-            return False
-        if is_shown or each.type == each.TYPE_DOUBLE:
-            self.add(f"{target} = {value}" + (" if has_content else ''" if is_content else ""))
-            return True
-        self.add(f"if {'has_content and ' if is_content else ''}(found := {value}): {target} = found")
-        return False
 
-    def _write_message(self, each: FieldDescriptor, field: Field | None, target: str, value: str) -> None:
-        if field is None:
-            raise TypeError(f"{each.full_name} is computed, which messages cannot be")
-        if field.is_sequence:
-            part, one = self._part(), self._part()
-            self.add(f"for {one} in {value}:")
-            self._indent += "    "
-            self.add(f"{part} = {target}.add()")
-            self.write_fields(field.type, _find_message(each), part, one, is_shown=False)
-            self._indent = self._indent[4:]
-            return
-        guard = f"if {value} is not None: " if field.is_optional else ""
-        known = {_DURATION: "fill_duration", _TIMESTAMP: "fill_timestamp", _STRUCT: "fill_struct"}
-        if fill := known.get(_find_message(each).full_name):
-            self.add(f"{guard}{fill}({target}, {value})")
-            return
-        part, inner = self._part(), self._part()
-        self.add(f"{inner} = {value}")
-        if field.is_optional:
-            self.add(f"if {inner} is not None:")
-            self._indent += "    "
-        self.add(f"{part} = {target}")
-        self.write_fields(field.type, _find_message(each), part, inner, is_shown=True)
-        if field.is_optional:
-            self._indent = self._indent[4:]
+def _is_part(each: FieldDescriptor, field: Field | None) -> bool:
+    return each.message_type is not None or (field is not None and field.is_sequence)
 
-    def _write_alternative(self, field: Field, oneof: OneofDescriptor, target: str, value: str) -> None:
-        if field.family is None:
-            raise TypeError(f"{oneof.full_name} needs a kind of a family")
-        fillers = self._name(Alternatives(field.family, oneof))
-        guard = f"if {value} is not None: " if field.is_optional else ""
-        self.add(f"{guard}{fillers}[{value}.__class__]({target}, {value}, has_content)")
 
-    def _part(self) -> str:
-        self._parts += 1
-        return f"part_{self._parts}"
+def _make_list_filler(name: str, *, is_content: bool) -> Filler:
+    """Return the function that writes texts or numbers into a repeated field."""
 
-    def _name(self, value: object) -> str:
-        name = f"{type(value).__name__}_{len(self._names)}"
-        self._names[name] = value
-        return name
+    def fill_list(message: Message, values: Sequence[object], *, has_content: bool) -> None:
+        if values and (has_content or not is_content):
+            getattr(message, name).extend(values)
+
+    return fill_list
+
+
+def _make_part_filler(each: FieldDescriptor, field: Field | None) -> Filler:
+    """Return the function that writes a value into a field that is a message, or values into one that repeats."""
+    if field is None:
+        raise TypeError(f"{each.full_name} is computed, which messages cannot be")
+    name, inner = each.name, _find_message(each)
+    if field.is_sequence:
+        fill_one = _make_filler(field.type, inner)
+
+        def fill_repeated(message: Message, values: Sequence[object], *, has_content: bool) -> None:
+            for value in values:
+                fill_one(getattr(message, name).add(), value, has_content=has_content)
+
+        return fill_repeated
+    if fill_known := _KNOWN.get(inner.full_name):
+        return _make_known_filler(name, fill_known)
+    return _make_shown_filler(name, _make_filler(field.type, inner))
+
+
+def _make_known_filler(name: str, fill_known: Callable[[Any, Any], None]) -> Filler:
+    """Return the function that writes a time or an object into a field with or without `has_content`."""
+
+    def fill_field(message: Message, value: object, *, has_content: bool) -> None:  # noqa: ARG001 - is no content
+        fill_known(getattr(message, name), value)
+
+    return fill_field
+
+
+def _make_shown_filler(name: str, fill_part: Filler) -> Filler:
+    """Return the function that writes a value into a field that is a message, which is present even if it is empty."""
+
+    def fill_shown(message: Message, value: object, *, has_content: bool) -> None:
+        part = getattr(message, name)
+        part.SetInParent()
+        fill_part(part, value, has_content=has_content)
+
+    return fill_shown
+
+
+_KNOWN: Final[Mapping[str, Callable[[Any, Any], None]]] = {
+    _DURATION: fill_duration,
+    _TIMESTAMP: fill_timestamp,
+    _STRUCT: fill_struct,
+}
+
+
+def _make_alternative_filler(field: Field, oneof: OneofDescriptor) -> Filler:
+    if field.family is None:
+        raise TypeError(f"{oneof.full_name} needs a kind of a family")
+    fillers = Alternatives(field.family, oneof)
+    return lambda message, value, has_content: fillers[value.__class__](message, value, has_content=has_content)
+
+
+def _list_sources(cls: type, descriptor: Descriptor) -> Iterator[tuple[str, Field | None, FieldDescriptor]]:
+    """Yield the attribute of each field outside the oneofs of families, its `Field` (None of a property), the field."""
+    known = {field.wire_name: field for field in list_fields(cls)}
+    for each in descriptor.fields:
+        if each.full_name in _FILLED_BY_SERVICES or (each.containing_oneof and each.containing_oneof.name in known):
+            continue
+        yield *_find_source(cls, each, known), each
 
 
 def _find_source(cls: type, each: FieldDescriptor, known: Mapping[str, Field]) -> tuple[str, Field | None]:
@@ -364,10 +380,6 @@ def _find_message(each: FieldDescriptor) -> Descriptor:
     if each.message_type is None:
         raise TypeError(f"{each.full_name} is no message")
     return each.message_type
-
-
-def _is_absent(field: Field) -> bool:
-    return field.is_optional or field.is_sequence or is_dataclass(field.type) or field.family is not None
 
 
 def _numbers(enum: EnumDescriptor, field: Field | None) -> dict[Any, int]:

@@ -123,7 +123,7 @@ def build_repair_event_message(event: StreamEvent) -> pb.RepairStepsResponse:
     message.execution_id, message.sequence = event.execution_id, event.sequence
     fill_timestamp(message.create_time, event.create_time)
     happening = event.event
-    _EVENTS[happening.__class__](message, happening, True)
+    _EVENTS[happening.__class__](message, happening, has_content=True)
     return message
 
 

@@ -101,7 +101,7 @@ CALLS: Final = (
         "Uses of API keys by the public id of the key: accepted, expired, revoked. Wrong and unknown keys are only "
         "denials.",
     ),
-    _counter("reasond_slow_consumers{transport}", "Clients that were cut off because they did not read."),
+    _counter("reasond_slow_consumers{transport}", "Clients cut off because they did not read, by gRPC or HTTP."),
     _counter("reasond_http_requests{route, status}", "HTTP requests, by address and status."),
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.catalogue import Registry, Vocabulary
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS, WEBHOOK_OUTCOMES
-from reasond_server.telemetry.scope import get_current_trace
+from reasond_server.telemetry.scope import TRANSPORTS, get_current_trace
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ class TurnMeters(_Counting):
 
 
 BREAKER_STATES: Final = ("closed", "half_open", "open")
-_TRANSPORTS: Final = ("a2a", "grpc", "jsonrpc", "mcp", "openai", "rest")
 _WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 
@@ -303,7 +302,7 @@ class Meters(TurnMeters, RepairMeters):
         """Create the series of rare events with 0, because `rate` misses the first value of a new series."""
         rare = {
             "reasond_denials": sorted({*self._denial_of.values(), "rate", "concurrency", "budget"}),
-            "reasond_slow_consumers": _TRANSPORTS,
+            "reasond_slow_consumers": ("grpc", "http"),
             "reasond_budget_tokens": ("reserved", "settled", "refunded", "overdrawn"),
             "reasond_store_failures": ("STORE_UNAVAILABLE", "STORE_FULL"),
             "reasond_recoveries": ("resumed", "written_off"),
@@ -315,7 +314,7 @@ class Meters(TurnMeters, RepairMeters):
         for name, values in rare.items():
             for label in values:
                 self._counters[name][label]
-        for transport in _TRANSPORTS:
+        for transport in TRANSPORTS:
             self._gauges["reasond_streams_open"][transport]
 
     def _count_usage(self, strategy: str, model: str, usage: Usage) -> None:

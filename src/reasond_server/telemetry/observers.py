@@ -71,7 +71,7 @@ class ProcessFacts:
 class CallObserver(Protocol):
     """Reports of the transports.
 
-    `transport` is "grpc", "jsonrpc", "mcp", "openai", or "http" for a refusal by another HTTP page.
+    `transport` is one of TRANSPORTS, or "http" for a refusal by another HTTP page and for what a connection does.
     """
 
     def rpc_began(self, method: str) -> None:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.telemetry.propagation import TraceContext
+from reasond_server.telemetry.scope import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,7 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "retryCount": "Attempts of their calls that were repeated",
     "rpc.method": "Full name of the method, `_OTHER` for one that does not exist; several in a batch of JSON-RPC",
     "rpc.response.status_code": "Name of the gRPC status code",
-    "rpc.system.name": "`grpc`, `jsonrpc`, `mcp` or `openai`",
+    "rpc.system.name": "The protocol: " + ", ".join(f"`{each}`" for each in TRANSPORTS),
     "tokensIn": "Input tokens of the candidates",
     "tokensOut": "Tokens that the model wrote for them, hidden reasoning included",
     "validationLatencyMs": "How long the patch and its held-out checks took, in milliseconds",

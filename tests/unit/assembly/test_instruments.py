@@ -16,9 +16,15 @@ from reasond_server.assembly.instruments import (
     list_label_values,
 )
 from reasond_server.config import Settings
+from reasond_server.grpc_api.guard import TRANSPORT as GRPC
+from reasond_server.http_api.http_calls import JSONRPC
 from reasond_server.http_api.page_gate import PageGate
+from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
+from reasond_server.protocols.mcp.mcp_endpoint import MCP
+from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_CREATING
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.telemetry.observers import PROGRAM_OUTCOMES, UNOBSERVED, ServerSnapshot
+from reasond_server.telemetry.scope import TRANSPORTS
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
@@ -121,3 +127,8 @@ def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:
     assert words["strategy"] == {"react", "repair", "turn"}
     assert {"calculator", "http_get", "read_tool_result", "mode_state_change", "files__other"} < words["tool"]
     assert len(words["tool"]) == 6
+
+
+def test_every_protocol_is_one_of_the_transports() -> None:
+    spoken = {each.transport for each in (JSONRPC, OPENAI, OPENAI_CREATING, MESSAGES, MCP, A2A)}
+    assert {GRPC, *spoken} == set(TRANSPORTS)

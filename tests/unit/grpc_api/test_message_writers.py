@@ -73,7 +73,7 @@ def test_what_is_no_kind_of_the_family_is_refused() -> None:
         Alternatives(STEPS, DETAIL)[HalfAThought]
 
 
-def test_a_function_is_compiled_once_for_each_class() -> None:
+def test_a_function_is_made_once_for_each_class() -> None:
     alternatives = Alternatives(STEPS, DETAIL)
     assert alternatives[Thought] is alternatives[Thought]
 
