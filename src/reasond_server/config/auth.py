@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping  # noqa: TC003 - Pydantic reads the annotations when the models are made
+from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal

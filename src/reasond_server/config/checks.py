@@ -14,7 +14,7 @@ from reasond_server.errors.base import Violation
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from reasond_server.config.section import BackendSettings
+    from reasond_server.config.llm import BackendSettings
     from reasond_server.config.settings import Settings
 
 _ADDRESSES = ("grpc_address", "http_address", "admin_address")

@@ -14,15 +14,11 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from reasond_server.base.plugins import list_built_in
 from reasond_server.config.auth import AuthSettings
-from reasond_server.config.operation import (
-    LimitsSettings,
-    LogsSettings,
-    MetricsSettings,
-    StoreSettings,
-    TracingSettings,
-)
+from reasond_server.config.llm import LlmSettings
+from reasond_server.config.operation import LimitsSettings, LogsSettings, MetricsSettings, TracingSettings
 from reasond_server.config.repairs import EngineSettings, RepairSettings
-from reasond_server.config.section import Address, BackendSettings, BaseUrl, Section
+from reasond_server.config.section import Address, BaseUrl, Section
+from reasond_server.config.store import StoreSettings
 from reasond_server.config.tools import ToolsSettings
 from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy
@@ -110,8 +106,6 @@ _MEBI = 1024 * _KIBI
 _DAY_S = 86_400
 
 
-BackendName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$", max_length=64)]
-BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 StrategyKey = Annotated[str, StringConstraints(pattern=r"^(default|max_allowed)_[a-z_][a-z0-9_]*$", max_length=128)]
 StrategyTable = Annotated[Mapping[StrategyKey, ScalarValue], AfterValidator(freeze)]
 
@@ -290,40 +284,6 @@ class ServerSettings(Section):
         "it can be resumed.",
     )
     max_jsonrpc_batch: int = Field(default=20, ge=1, le=1000, description="Most calls in one JSON-RPC batch.")
-
-
-class _ProviderSettings(Section):
-    """The provider and the names of backends; a class of its own, so that these keys come first in the section."""
-
-    provider: Literal["", "demo", "openai"] = Field(
-        default="",
-        description='Who answers: "demo" (embedded rules, no language model) or "openai" (an OpenAI-compatible '
-        "endpoint). Empty: openai if OPENAI_API_KEY or OPENAI_BASE_URL is set, else demo.",
-    )
-    offered: BackendNames = Field(
-        default=(),
-        strict=False,
-        max_length=32,
-        description="Backends of [llm.backends] that a task may name as its `model`. Empty: none.",
-    )
-    fallbacks: BackendNames = Field(
-        default=(),
-        strict=False,
-        max_length=16,
-        description="Backends of [llm.backends] that are asked in this order if a model refuses a call with an error "
-        "that spent nothing.",
-    )
-
-
-class LlmSettings(BackendSettings, _ProviderSettings):
-    """The language model of the server."""
-
-    backends: Annotated[Mapping[BackendName, BackendSettings], AfterValidator(freeze)] = Field(
-        default_factory=lambda: MappingProxyType({}),
-        max_length=32,
-        description="Further backends by name, each a table with the keys of [llm] except provider; "
-        "`reasond backends check NAME` examines one.",
-    )
 
 
 class PerformanceSettings(Section):

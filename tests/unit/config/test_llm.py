@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from reasond_server.config import list_rows, load
-from reasond_server.config.section import BackendSettings
+from reasond_server.config.llm import BackendSettings
 from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
