@@ -17,6 +17,7 @@ from reasond_server.assembly.instruments import (
 )
 from reasond_server.config import Settings
 from reasond_server.grpc_api.guard import TRANSPORT as GRPC
+from reasond_server.grpc_api.transcoding import REST
 from reasond_server.http_api.http_calls import JSONRPC
 from reasond_server.http_api.page_gate import PageGate
 from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
@@ -131,4 +132,4 @@ def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:
 
 def test_every_protocol_is_one_of_the_transports() -> None:
     spoken = {each.transport for each in (JSONRPC, OPENAI, OPENAI_CREATING, MESSAGES, MCP, A2A)}
-    assert {GRPC, *spoken} == set(TRANSPORTS)
+    assert {GRPC, REST, *spoken} == set(TRANSPORTS)
