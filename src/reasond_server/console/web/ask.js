@@ -55,7 +55,7 @@ export class Ask extends Beginning {
         ${models.length > 0 && html`<label>Model <select name="model"><option value="">the server's</option>${models.map((each) => html`<option key=${each} value=${each} selected=${each === task.model}>${each}</option>`)}</select></label>`}
       </div>
       <p class="faint">${strategy.description}</p>
-      ${strategy.cost_formula && html`<details><summary>What it costs</summary><p class="faint">${strategy.cost_formula}</p></details>`}
+      ${strategy.cost_formula && html`<details aria-label="Cost"><summary>What it costs</summary><p class="faint">${strategy.cost_formula}</p></details>`}
       <${Material} value=${task.material} />
       <details aria-label="More fields" open=${Boolean(task.system || task.answer_schema || task.images?.length)}>
         <summary>Instructions, form of the answer, images</summary>

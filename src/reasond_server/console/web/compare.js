@@ -38,12 +38,14 @@ export class Comparison extends Component {
   }
 
   render({ ids }, { error, asked }) {
-    const views = this.logs.map((log, side) => ({ ...fold(log), asked: asked[side] }));
+    const views = this.logs.map(fold);
+    const questions = asked[0] === asked[1] ? [["Asked", asked[0]]] : [["Asked in A", asked[0]], ["Asked in B", asked[1]]];
     const span = Math.max(1, ...views.map((each) => each.end - each.begin));
     return html`<h1>Two runs</h1>
       ${error && html`<${Problem} error=${error} />`}
       ${views.every((each) => each.started) &&
-      html`<div class="scroll" tabindex="0" role="region" aria-label="Comparison"><table class="compare">
+      html`<div class="halves">${questions.map(([title, text]) => html`<${Prose} key=${title} heading="h2" title=${title} text=${text} />`)}</div>
+        <div class="scroll" tabindex="0" role="region" aria-label="Comparison"><table class="compare">
           <thead>
             <tr>
               <th scope="col"><span class="hidden">Figure</span></th>
@@ -71,7 +73,6 @@ const breakable = (name) => name.split("_").flatMap((word, place) => (place ? ["
 const usageOf = (view) => view.completed?.metrics?.usage ?? view.completed?.usage;
 
 const FIGURES = [
-  ["Asked", (view) => view.asked || undefined, String],
   ["Ended as", (view) => words(view.completed?.finish_reason) || "not yet", String],
   ["Steps", (view) => view.steps.length, number],
   ["Model calls", (view) => view.calls, number],
