@@ -10,6 +10,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
@@ -1648,21 +1649,21 @@ var File_reasond_v1_agent_card_proto protoreflect.FileDescriptor
 const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\n" +
 	"\x1breasond/v1/agent_card.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/protobuf/struct.proto\"\xf8\x06\n" +
-	"\tAgentCard\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
-	"\vdescription\x18\x02 \x01(\tR\vdescription\x12M\n" +
-	"\x14supported_interfaces\x18\x03 \x03(\v2\x1a.reasond.v1.AgentInterfaceR\x13supportedInterfaces\x125\n" +
-	"\bprovider\x18\x04 \x01(\v2\x19.reasond.v1.AgentProviderR\bprovider\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\tR\aversion\x120\n" +
-	"\x11documentation_url\x18\x06 \x01(\tH\x00R\x10documentationUrl\x88\x01\x01\x12A\n" +
-	"\fcapabilities\x18\a \x01(\v2\x1d.reasond.v1.AgentCapabilitiesR\fcapabilities\x12U\n" +
+	"reasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xa0\a\n" +
+	"\tAgentCard\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12%\n" +
+	"\vdescription\x18\x02 \x01(\tB\x03\xe0A\x02R\vdescription\x12R\n" +
+	"\x14supported_interfaces\x18\x03 \x03(\v2\x1a.reasond.v1.AgentInterfaceB\x03\xe0A\x02R\x13supportedInterfaces\x125\n" +
+	"\bprovider\x18\x04 \x01(\v2\x19.reasond.v1.AgentProviderR\bprovider\x12\x1d\n" +
+	"\aversion\x18\x05 \x01(\tB\x03\xe0A\x02R\aversion\x120\n" +
+	"\x11documentation_url\x18\x06 \x01(\tH\x00R\x10documentationUrl\x88\x01\x01\x12F\n" +
+	"\fcapabilities\x18\a \x01(\v2\x1d.reasond.v1.AgentCapabilitiesB\x03\xe0A\x02R\fcapabilities\x12U\n" +
 	"\x10security_schemes\x18\b \x03(\v2*.reasond.v1.AgentCard.SecuritySchemesEntryR\x0fsecuritySchemes\x12T\n" +
-	"\x15security_requirements\x18\t \x03(\v2\x1f.reasond.v1.SecurityRequirementR\x14securityRequirements\x12.\n" +
+	"\x15security_requirements\x18\t \x03(\v2\x1f.reasond.v1.SecurityRequirementR\x14securityRequirements\x123\n" +
 	"\x13default_input_modes\x18\n" +
-	" \x03(\tR\x11defaultInputModes\x120\n" +
-	"\x14default_output_modes\x18\v \x03(\tR\x12defaultOutputModes\x12.\n" +
-	"\x06skills\x18\f \x03(\v2\x16.reasond.v1.AgentSkillR\x06skills\x12>\n" +
+	" \x03(\tB\x03\xe0A\x02R\x11defaultInputModes\x125\n" +
+	"\x14default_output_modes\x18\v \x03(\tB\x03\xe0A\x02R\x12defaultOutputModes\x123\n" +
+	"\x06skills\x18\f \x03(\v2\x16.reasond.v1.AgentSkillB\x03\xe0A\x02R\x06skills\x12>\n" +
 	"\n" +
 	"signatures\x18\r \x03(\v2\x1e.reasond.v1.AgentCardSignatureR\n" +
 	"signatures\x12\x1e\n" +
@@ -1671,15 +1672,15 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
 	"\x05value\x18\x02 \x01(\v2\x1a.reasond.v1.SecuritySchemeR\x05value:\x028\x01B\x14\n" +
 	"\x12_documentation_urlB\v\n" +
-	"\t_icon_url\"\x90\x01\n" +
-	"\x0eAgentInterface\x12\x10\n" +
-	"\x03url\x18\x01 \x01(\tR\x03url\x12)\n" +
-	"\x10protocol_binding\x18\x02 \x01(\tR\x0fprotocolBinding\x12\x16\n" +
-	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12)\n" +
-	"\x10protocol_version\x18\x04 \x01(\tR\x0fprotocolVersion\"E\n" +
-	"\rAgentProvider\x12\x10\n" +
-	"\x03url\x18\x01 \x01(\tR\x03url\x12\"\n" +
-	"\forganization\x18\x02 \x01(\tR\forganization\"\x98\x02\n" +
+	"\t_icon_url\"\x9f\x01\n" +
+	"\x0eAgentInterface\x12\x15\n" +
+	"\x03url\x18\x01 \x01(\tB\x03\xe0A\x02R\x03url\x12.\n" +
+	"\x10protocol_binding\x18\x02 \x01(\tB\x03\xe0A\x02R\x0fprotocolBinding\x12\x16\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12.\n" +
+	"\x10protocol_version\x18\x04 \x01(\tB\x03\xe0A\x02R\x0fprotocolVersion\"O\n" +
+	"\rAgentProvider\x12\x15\n" +
+	"\x03url\x18\x01 \x01(\tB\x03\xe0A\x02R\x03url\x12'\n" +
+	"\forganization\x18\x02 \x01(\tB\x03\xe0A\x02R\forganization\"\x98\x02\n" +
 	"\x11AgentCapabilities\x12!\n" +
 	"\tstreaming\x18\x01 \x01(\bH\x00R\tstreaming\x88\x01\x01\x122\n" +
 	"\x12push_notifications\x18\x02 \x01(\bH\x01R\x11pushNotifications\x88\x01\x01\x12:\n" +
@@ -1695,21 +1696,21 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\x03uri\x18\x01 \x01(\tR\x03uri\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x1a\n" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12/\n" +
-	"\x06params\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06params\"\x9c\x02\n" +
+	"\x06params\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06params\"\xb0\x02\n" +
 	"\n" +
-	"AgentSkill\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
-	"\vdescription\x18\x03 \x01(\tR\vdescription\x12\x12\n" +
-	"\x04tags\x18\x04 \x03(\tR\x04tags\x12\x1a\n" +
+	"AgentSkill\x12\x13\n" +
+	"\x02id\x18\x01 \x01(\tB\x03\xe0A\x02R\x02id\x12\x17\n" +
+	"\x04name\x18\x02 \x01(\tB\x03\xe0A\x02R\x04name\x12%\n" +
+	"\vdescription\x18\x03 \x01(\tB\x03\xe0A\x02R\vdescription\x12\x17\n" +
+	"\x04tags\x18\x04 \x03(\tB\x03\xe0A\x02R\x04tags\x12\x1a\n" +
 	"\bexamples\x18\x05 \x03(\tR\bexamples\x12\x1f\n" +
 	"\vinput_modes\x18\x06 \x03(\tR\n" +
 	"inputModes\x12!\n" +
 	"\foutput_modes\x18\a \x03(\tR\voutputModes\x12T\n" +
-	"\x15security_requirements\x18\b \x03(\v2\x1f.reasond.v1.SecurityRequirementR\x14securityRequirements\"\x81\x01\n" +
-	"\x12AgentCardSignature\x12\x1c\n" +
-	"\tprotected\x18\x01 \x01(\tR\tprotected\x12\x1c\n" +
-	"\tsignature\x18\x02 \x01(\tR\tsignature\x12/\n" +
+	"\x15security_requirements\x18\b \x03(\v2\x1f.reasond.v1.SecurityRequirementR\x14securityRequirements\"\x8b\x01\n" +
+	"\x12AgentCardSignature\x12!\n" +
+	"\tprotected\x18\x01 \x01(\tB\x03\xe0A\x02R\tprotected\x12!\n" +
+	"\tsignature\x18\x02 \x01(\tB\x03\xe0A\x02R\tsignature\x12/\n" +
 	"\x06header\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x06header\" \n" +
 	"\n" +
 	"StringList\x12\x12\n" +
@@ -1725,22 +1726,22 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\x16oauth2_security_scheme\x18\x03 \x01(\v2 .reasond.v1.OAuth2SecuritySchemeH\x00R\x14oauth2SecurityScheme\x12o\n" +
 	"\x1fopen_id_connect_security_scheme\x18\x04 \x01(\v2'.reasond.v1.OpenIdConnectSecuritySchemeH\x00R\x1bopenIdConnectSecurityScheme\x12W\n" +
 	"\x14mtls_security_scheme\x18\x05 \x01(\v2#.reasond.v1.MutualTlsSecuritySchemeH\x00R\x12mtlsSecuritySchemeB\b\n" +
-	"\x06scheme\"h\n" +
+	"\x06scheme\"r\n" +
 	"\x14APIKeySecurityScheme\x12 \n" +
-	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1a\n" +
-	"\blocation\x18\x02 \x01(\tR\blocation\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"w\n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1f\n" +
+	"\blocation\x18\x02 \x01(\tB\x03\xe0A\x02R\blocation\x12\x17\n" +
+	"\x04name\x18\x03 \x01(\tB\x03\xe0A\x02R\x04name\"|\n" +
 	"\x16HTTPAuthSecurityScheme\x12 \n" +
-	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x16\n" +
-	"\x06scheme\x18\x02 \x01(\tR\x06scheme\x12#\n" +
-	"\rbearer_format\x18\x03 \x01(\tR\fbearerFormat\"\x96\x01\n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x12\x1b\n" +
+	"\x06scheme\x18\x02 \x01(\tB\x03\xe0A\x02R\x06scheme\x12#\n" +
+	"\rbearer_format\x18\x03 \x01(\tR\fbearerFormat\"\x9b\x01\n" +
 	"\x14OAuth2SecurityScheme\x12 \n" +
-	"\vdescription\x18\x01 \x01(\tR\vdescription\x12,\n" +
-	"\x05flows\x18\x02 \x01(\v2\x16.reasond.v1.OAuthFlowsR\x05flows\x12.\n" +
-	"\x13oauth2_metadata_url\x18\x03 \x01(\tR\x11oauth2MetadataUrl\"n\n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x121\n" +
+	"\x05flows\x18\x02 \x01(\v2\x16.reasond.v1.OAuthFlowsB\x03\xe0A\x02R\x05flows\x12.\n" +
+	"\x13oauth2_metadata_url\x18\x03 \x01(\tR\x11oauth2MetadataUrl\"s\n" +
 	"\x1bOpenIdConnectSecurityScheme\x12 \n" +
-	"\vdescription\x18\x01 \x01(\tR\vdescription\x12-\n" +
-	"\x13open_id_connect_url\x18\x02 \x01(\tR\x10openIdConnectUrl\";\n" +
+	"\vdescription\x18\x01 \x01(\tR\vdescription\x122\n" +
+	"\x13open_id_connect_url\x18\x02 \x01(\tB\x03\xe0A\x02R\x10openIdConnectUrl\";\n" +
 	"\x17MutualTlsSecurityScheme\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\"\x84\x03\n" +
 	"\n" +
@@ -1751,22 +1752,22 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\bpassword\x18\x04 \x01(\v2\x1d.reasond.v1.PasswordOAuthFlowH\x00R\bpassword\x12B\n" +
 	"\vdevice_code\x18\x05 \x01(\v2\x1f.reasond.v1.DeviceCodeOAuthFlowH\x00R\n" +
 	"deviceCodeB\x06\n" +
-	"\x04flow\"\xb3\x02\n" +
-	"\x1aAuthorizationCodeOAuthFlow\x12+\n" +
-	"\x11authorization_url\x18\x01 \x01(\tR\x10authorizationUrl\x12\x1b\n" +
-	"\ttoken_url\x18\x02 \x01(\tR\btokenUrl\x12\x1f\n" +
+	"\x04flow\"\xc2\x02\n" +
+	"\x1aAuthorizationCodeOAuthFlow\x120\n" +
+	"\x11authorization_url\x18\x01 \x01(\tB\x03\xe0A\x02R\x10authorizationUrl\x12 \n" +
+	"\ttoken_url\x18\x02 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x03 \x01(\tR\n" +
-	"refreshUrl\x12J\n" +
-	"\x06scopes\x18\x04 \x03(\v22.reasond.v1.AuthorizationCodeOAuthFlow.ScopesEntryR\x06scopes\x12#\n" +
+	"refreshUrl\x12O\n" +
+	"\x06scopes\x18\x04 \x03(\v22.reasond.v1.AuthorizationCodeOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x12#\n" +
 	"\rpkce_required\x18\x05 \x01(\bR\fpkceRequired\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe1\x01\n" +
-	"\x1aClientCredentialsOAuthFlow\x12\x1b\n" +
-	"\ttoken_url\x18\x01 \x01(\tR\btokenUrl\x12\x1f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xeb\x01\n" +
+	"\x1aClientCredentialsOAuthFlow\x12 \n" +
+	"\ttoken_url\x18\x01 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x02 \x01(\tR\n" +
-	"refreshUrl\x12J\n" +
-	"\x06scopes\x18\x03 \x03(\v22.reasond.v1.ClientCredentialsOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
+	"refreshUrl\x12O\n" +
+	"\x06scopes\x18\x03 \x03(\v22.reasond.v1.ClientCredentialsOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x01\n" +
@@ -1785,13 +1786,13 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\x06scopes\x18\x03 \x03(\v2).reasond.v1.PasswordOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8d\x02\n" +
-	"\x13DeviceCodeOAuthFlow\x128\n" +
-	"\x18device_authorization_url\x18\x01 \x01(\tR\x16deviceAuthorizationUrl\x12\x1b\n" +
-	"\ttoken_url\x18\x02 \x01(\tR\btokenUrl\x12\x1f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x02\n" +
+	"\x13DeviceCodeOAuthFlow\x12=\n" +
+	"\x18device_authorization_url\x18\x01 \x01(\tB\x03\xe0A\x02R\x16deviceAuthorizationUrl\x12 \n" +
+	"\ttoken_url\x18\x02 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x03 \x01(\tR\n" +
-	"refreshUrl\x12C\n" +
-	"\x06scopes\x18\x04 \x03(\v2+.reasond.v1.DeviceCodeOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
+	"refreshUrl\x12H\n" +
+	"\x06scopes\x18\x04 \x03(\v2+.reasond.v1.DeviceCodeOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B9\n" +

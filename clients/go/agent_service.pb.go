@@ -394,8 +394,8 @@ func (x *ListAgentsResponse) GetNextPageToken() string {
 // Request of RegisterAgent.
 type RegisterAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifies the agent, `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`. May be left out where a small card
-	// carries `id`.
+	// Identifies the agent, `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`. Required, unless a small card carries
+	// `id`.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The card. Required.
 	//
@@ -650,9 +650,9 @@ var File_reasond_v1_agent_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1ereasond/v1/agent_service.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\xf9\x02\n" +
-	"\x05Agent\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12)\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\xa5\x03\n" +
+	"\x05Agent\x12\x1e\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x03\xe0A\bR\aagentId\x12)\n" +
 	"\x04card\x18\x02 \x01(\v2\x15.reasond.v1.AgentCardR\x04card\x12\x1b\n" +
 	"\tcard_json\x18\x03 \x01(\tR\bcardJson\x12\"\n" +
 	"\fcapabilities\x18\x04 \x03(\tR\fcapabilities\x12\x1e\n" +
@@ -665,9 +665,11 @@ const file_reasond_v1_agent_service_proto_rawDesc = "" +
 	"\vupdate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12;\n" +
 	"\vexpire_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"0\n" +
-	"\x13GetAgentCardRequest\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\"\xc3\x01\n" +
+	"expireTime:%\xeaA\"\n" +
+	"\rreasond/Agent\x12\a{agent}\x1a\bagent_id\"D\n" +
+	"\x13GetAgentCardRequest\x12-\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x12\xfaA\x0f\n" +
+	"\rreasond/AgentR\aagentId\"\xc3\x01\n" +
 	"\x14GetAgentCardResponse\x12)\n" +
 	"\x04card\x18\x01 \x01(\v2\x15.reasond.v1.AgentCardR\x04card\x12\x1b\n" +
 	"\tcard_json\x18\x02 \x01(\tR\bcardJson\x12\x12\n" +
@@ -681,18 +683,20 @@ const file_reasond_v1_agent_service_proto_rawDesc = "" +
 	"\fcapabilities\x18\x03 \x03(\tR\fcapabilities\"g\n" +
 	"\x12ListAgentsResponse\x12)\n" +
 	"\x06agents\x18\x01 \x03(\v2\x11.reasond.v1.AgentR\x06agents\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc8\x01\n" +
-	"\x14RegisterAgentRequest\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12+\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xdc\x01\n" +
+	"\x14RegisterAgentRequest\x12-\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x12\xfaA\x0f\n" +
+	"\rreasond/AgentR\aagentId\x12+\n" +
 	"\x04card\x18\x02 \x01(\v2\x15.reasond.v1.AgentCardH\x00R\x04card\x12\x1d\n" +
 	"\tcard_json\x18\x03 \x01(\tH\x00R\bcardJson\x12+\n" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12\x12\n" +
 	"\x04etag\x18\x05 \x01(\tR\x04etagB\b\n" +
 	"\x06source\"@\n" +
 	"\x15RegisterAgentResponse\x12'\n" +
-	"\x05agent\x18\x01 \x01(\v2\x11.reasond.v1.AgentR\x05agent\"C\n" +
-	"\x12DeleteAgentRequest\x12\x19\n" +
-	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x12\n" +
+	"\x05agent\x18\x01 \x01(\v2\x11.reasond.v1.AgentR\x05agent\"Z\n" +
+	"\x12DeleteAgentRequest\x120\n" +
+	"\bagent_id\x18\x01 \x01(\tB\x15\xe0A\x02\xfaA\x0f\n" +
+	"\rreasond/AgentR\aagentId\x12\x12\n" +
 	"\x04etag\x18\x02 \x01(\tR\x04etag\"\x15\n" +
 	"\x13DeleteAgentResponse2\x84\x04\n" +
 	"\fAgentService\x12\x89\x01\n" +

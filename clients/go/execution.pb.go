@@ -10,6 +10,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -1121,7 +1122,7 @@ func (*ReasoningTask_SelfAggregation) isReasoningTask_Config() {}
 // A place in an execution's log.
 type ExecutionCursor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The execution.
+	// The execution. Required.
 	ExecutionId string `protobuf:"bytes,1,opt,name=execution_id,json=executionId,proto3" json:"execution_id,omitempty"`
 	// The last sequence number that was seen; 0 replays from the start.
 	AfterSequence int64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
@@ -2191,7 +2192,7 @@ var File_reasond_v1_execution_proto protoreflect.FileDescriptor
 const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\n" +
 	"\x1areasond/v1/execution.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17reasond/v1/errors.proto\x1a\x1breasond/v1/strategies.proto\"\xce\x02\n" +
+	"reasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17reasond/v1/errors.proto\x1a\x1breasond/v1/strategies.proto\"\xce\x02\n" +
 	"\x06Budget\x12-\n" +
 	"\x10max_total_tokens\x18\x01 \x01(\x03H\x00R\x0emaxTotalTokens\x88\x01\x01\x12+\n" +
 	"\x0fmax_model_calls\x18\x02 \x01(\x05H\x01R\rmaxModelCalls\x88\x01\x01\x12)\n" +
@@ -2212,22 +2213,22 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"modelCalls\x12/\n" +
 	"\x06source\x18\x06 \x01(\x0e2\x17.reasond.v1.UsageSourceR\x06source\x12\x1e\n" +
 	"\bcost_usd\x18\a \x01(\x01H\x00R\acostUsd\x88\x01\x01B\v\n" +
-	"\t_cost_usd\"\x86\x02\n" +
-	"\x0eHistoryMessage\x12'\n" +
-	"\x04role\x18\x01 \x01(\x0e2\x13.reasond.v1.SpeakerR\x04role\x12\x12\n" +
+	"\t_cost_usd\"\x8b\x02\n" +
+	"\x0eHistoryMessage\x12,\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x13.reasond.v1.SpeakerB\x03\xe0A\x02R\x04role\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12)\n" +
 	"\x06images\x18\x03 \x03(\v2\x11.reasond.v1.ImageR\x06images\x12\x1c\n" +
 	"\treasoning\x18\x04 \x01(\tR\treasoning\x123\n" +
 	"\n" +
 	"tool_calls\x18\x05 \x03(\v2\x14.reasond.v1.ToolCallR\ttoolCalls\x129\n" +
-	"\ftool_results\x18\x06 \x03(\v2\x16.reasond.v1.ToolResultR\vtoolResults\":\n" +
-	"\x05Image\x12\x1d\n" +
+	"\ftool_results\x18\x06 \x03(\v2\x16.reasond.v1.ToolResultR\vtoolResults\"D\n" +
+	"\x05Image\x12\"\n" +
 	"\n" +
-	"media_type\x18\x01 \x01(\tR\tmediaType\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xdb\n" +
+	"media_type\x18\x01 \x01(\tB\x03\xe0A\x02R\tmediaType\x12\x17\n" +
+	"\x04data\x18\x02 \x01(\fB\x03\xe0A\x02R\x04data\"\xe0\n" +
 	"\n" +
-	"\rReasoningTask\x12\x14\n" +
-	"\x05query\x18\x01 \x01(\tR\x05query\x12\x1a\n" +
+	"\rReasoningTask\x12\x19\n" +
+	"\x05query\x18\x01 \x01(\tB\x03\xe0A\x02R\x05query\x12\x1a\n" +
 	"\bmaterial\x18\x02 \x01(\tR\bmaterial\x12\x1f\n" +
 	"\bstrategy\x18\x03 \x01(\tH\x01R\bstrategy\x88\x01\x01\x12L\n" +
 	"\x10chain_of_thought\x18\x04 \x01(\v2 .reasond.v1.ChainOfThoughtConfigH\x00R\x0echainOfThought\x12K\n" +
@@ -2256,9 +2257,10 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x06images\x18\x12 \x03(\v2\x11.reasond.v1.ImageR\x06imagesB\b\n" +
 	"\x06configB\v\n" +
 	"\t_strategyB\b\n" +
-	"\x06_model\"[\n" +
-	"\x0fExecutionCursor\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12%\n" +
+	"\x06_model\"v\n" +
+	"\x0fExecutionCursor\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\x12%\n" +
 	"\x0eafter_sequence\x18\x02 \x01(\x03R\rafterSequence\"\xaa\x01\n" +
 	"\x10ExecutionStarted\x12\x1a\n" +
 	"\bstrategy\x18\x01 \x01(\tR\bstrategy\x12C\n" +
@@ -2317,9 +2319,9 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\x05error\x18\n" +
 	" \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\x12\x1f\n" +
 	"\vanswer_json\x18\v \x01(\tR\n" +
-	"answerJson\"\x96\x05\n" +
-	"\tExecution\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x120\n" +
+	"answerJson\"\xce\x05\n" +
+	"\tExecution\x12&\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x03\xe0A\bR\vexecutionId\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.reasond.v1.ExecutionStateR\x05state\x12\x1a\n" +
 	"\bstrategy\x18\x03 \x01(\tR\bstrategy\x12C\n" +
 	"\x0fstrategy_source\x18\x04 \x01(\x0e2\x1a.reasond.v1.StrategySourceR\x0estrategySource\x12=\n" +
@@ -2338,7 +2340,8 @@ const file_reasond_v1_execution_proto_rawDesc = "" +
 	"\bquestion\x18\r \x01(\tR\bquestion\x12\x18\n" +
 	"\aoutcome\x18\x0e \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06client\x18\x0f \x01(\tR\x06client\x12\x12\n" +
-	"\x04wire\x18\x10 \x01(\tR\x04wire*\x9f\x01\n" +
+	"\x04wire\x18\x10 \x01(\tR\x04wire:1\xeaA.\n" +
+	"\x11reasond/Execution\x12\v{execution}\x1a\fexecution_id*\x9f\x01\n" +
 	"\x0eStrategySource\x12\x1f\n" +
 	"\x1bSTRATEGY_SOURCE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17STRATEGY_SOURCE_REQUEST\x10\x01\x12\x19\n" +

@@ -1015,26 +1015,29 @@ var File_reasond_v1_execution_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\n" +
 	"\"reasond/v1/execution_service.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"n\n" +
-	"\x13GetExecutionRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x124\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"\x89\x01\n" +
+	"\x13GetExecutionRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\x124\n" +
 	"\n" +
 	"trace_view\x18\x02 \x01(\x0e2\x15.reasond.v1.TraceViewR\ttraceView\"\xaf\x01\n" +
 	"\x14GetExecutionResponse\x123\n" +
 	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\x123\n" +
 	"\treasoning\x18\x02 \x01(\v2\x15.reasond.v1.ReasoningR\treasoning\x12-\n" +
-	"\x04task\x18\x03 \x01(\v2\x19.reasond.v1.ReasoningTaskR\x04task\"\x89\x01\n" +
-	"\x16FollowExecutionRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12%\n" +
+	"\x04task\x18\x03 \x01(\v2\x19.reasond.v1.ReasoningTaskR\x04task\"\xa4\x01\n" +
+	"\x16FollowExecutionRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\x12%\n" +
 	"\x0eafter_sequence\x18\x02 \x01(\x03R\rafterSequence\x12%\n" +
 	"\x0einclude_deltas\x18\x03 \x01(\bR\rincludeDeltas\"\xda\x01\n" +
 	"\x17FollowExecutionResponse\x12D\n" +
 	"\treasoning\x18\x01 \x01(\v2$.reasond.v1.ReasonIterationsResponseH\x00R\treasoning\x125\n" +
 	"\x04turn\x18\x02 \x01(\v2\x1f.reasond.v1.ExecuteTurnResponseH\x00R\x04turn\x129\n" +
 	"\x06repair\x18\x03 \x01(\v2\x1f.reasond.v1.RepairStepsResponseH\x00R\x06repairB\a\n" +
-	"\x05event\";\n" +
-	"\x16CancelExecutionRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"N\n" +
+	"\x05event\"V\n" +
+	"\x16CancelExecutionRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\"N\n" +
 	"\x17CancelExecutionResponse\x123\n" +
 	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\"\x86\x03\n" +
 	"\x15ListExecutionsRequest\x12\x1b\n" +
@@ -1051,9 +1054,10 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"\n" +
 	"executions\x18\x01 \x03(\v2\x15.reasond.v1.ExecutionR\n" +
 	"executions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"v\n" +
-	"\x15ListModelCallsRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\x12\x1b\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x91\x01\n" +
+	"\x15ListModelCallsRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"m\n" +
@@ -1083,9 +1087,10 @@ const file_reasond_v1_execution_service_proto_rawDesc = "" +
 	"tool_calls\x18\f \x03(\tR\ttoolCalls\x12'\n" +
 	"\x05usage\x18\r \x01(\v2\x11.reasond.v1.UsageR\x05usage\x12\x18\n" +
 	"\aoutcome\x18\x0e \x01(\tR\aoutcome\x12.\n" +
-	"\x13left_out_characters\x18\x0f \x01(\x03R\x11leftOutCharacters\";\n" +
-	"\x16DeleteExecutionRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"\x19\n" +
+	"\x13left_out_characters\x18\x0f \x01(\x03R\x11leftOutCharacters\"V\n" +
+	"\x16DeleteExecutionRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\"\x19\n" +
 	"\x17DeleteExecutionResponse2\xc0\x06\n" +
 	"\x10ExecutionService\x12|\n" +
 	"\fGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\")\x82\xd3\xe4\x93\x02#\x12!/api/v1/executions/{execution_id}\x12\x8e\x01\n" +

@@ -738,9 +738,9 @@ var File_reasond_v1_reasoning_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_reasoning_service_proto_rawDesc = "" +
 	"\n" +
 	"\"reasond/v1/reasoning_service.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"\x93\x01\n" +
-	"\rReasonRequest\x12-\n" +
-	"\x04task\x18\x01 \x01(\v2\x19.reasond.v1.ReasoningTaskR\x04task\x12\x1d\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"\x98\x01\n" +
+	"\rReasonRequest\x122\n" +
+	"\x04task\x18\x01 \x01(\v2\x19.reasond.v1.ReasoningTaskB\x03\xe0A\x02R\x04task\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\x124\n" +
 	"\n" +

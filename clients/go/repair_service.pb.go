@@ -658,7 +658,7 @@ func (x *GetRepairResponse) GetTask() *RepairTask {
 // Request of CreateSnapshot.
 type CreateSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The files, 1-5,000, at most 32 MiB together.
+	// The files, 1-5,000, at most 32 MiB together. Required.
 	Manifest      []*FileEntry `protobuf:"bytes,1,rep,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -759,7 +759,7 @@ func (x *CreateSnapshotResponse) GetMissing() []string {
 // Request of UploadBlobs.
 type UploadBlobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Contents that a snapshot of the caller misses, at most 3 MiB together.
+	// Contents that a snapshot of the caller misses, at most 3 MiB together. Required.
 	Contents      [][]byte `protobuf:"bytes,1,rep,name=contents,proto3" json:"contents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1018,9 +1018,9 @@ var File_reasond_v1_repair_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_repair_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1freasond/v1/repair_service.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"Z\n" +
-	"\rRepairRequest\x12*\n" +
-	"\x04task\x18\x01 \x01(\v2\x16.reasond.v1.RepairTaskR\x04task\x12\x1d\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"_\n" +
+	"\rRepairRequest\x12/\n" +
+	"\x04task\x18\x01 \x01(\v2\x16.reasond.v1.RepairTaskB\x03\xe0A\x02R\x04task\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x02 \x01(\tR\trequestId\"<\n" +
 	"\x0eRepairResponse\x12*\n" +
@@ -1056,20 +1056,21 @@ const file_reasond_v1_repair_service_proto_rawDesc = "" +
 	"\tcompleted\x18\v \x01(\v2\x12.reasond.v1.RepairH\x00R\tcompleted\x12/\n" +
 	"\x05delta\x18\f \x01(\v2\x17.reasond.v1.RepairDeltaH\x00R\x05delta\x125\n" +
 	"\theartbeat\x18\r \x01(\v2\x15.reasond.v1.HeartbeatH\x00R\theartbeatB\a\n" +
-	"\x05event\"5\n" +
-	"\x10GetRepairRequest\x12!\n" +
-	"\fexecution_id\x18\x01 \x01(\tR\vexecutionId\"\xa0\x01\n" +
+	"\x05event\"P\n" +
+	"\x10GetRepairRequest\x12<\n" +
+	"\fexecution_id\x18\x01 \x01(\tB\x19\xe0A\x02\xfaA\x13\n" +
+	"\x11reasond/ExecutionR\vexecutionId\"\xa0\x01\n" +
 	"\x11GetRepairResponse\x123\n" +
 	"\texecution\x18\x01 \x01(\v2\x15.reasond.v1.ExecutionR\texecution\x12*\n" +
 	"\x06repair\x18\x02 \x01(\v2\x12.reasond.v1.RepairR\x06repair\x12*\n" +
-	"\x04task\x18\x03 \x01(\v2\x16.reasond.v1.RepairTaskR\x04task\"J\n" +
-	"\x15CreateSnapshotRequest\x121\n" +
-	"\bmanifest\x18\x01 \x03(\v2\x15.reasond.v1.FileEntryR\bmanifest\"d\n" +
+	"\x04task\x18\x03 \x01(\v2\x16.reasond.v1.RepairTaskR\x04task\"O\n" +
+	"\x15CreateSnapshotRequest\x126\n" +
+	"\bmanifest\x18\x01 \x03(\v2\x15.reasond.v1.FileEntryB\x03\xe0A\x02R\bmanifest\"d\n" +
 	"\x16CreateSnapshotResponse\x120\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x14.reasond.v1.SnapshotR\bsnapshot\x12\x18\n" +
-	"\amissing\x18\x02 \x03(\tR\amissing\"0\n" +
-	"\x12UploadBlobsRequest\x12\x1a\n" +
-	"\bcontents\x18\x01 \x03(\fR\bcontents\"/\n" +
+	"\amissing\x18\x02 \x03(\tR\amissing\"5\n" +
+	"\x12UploadBlobsRequest\x12\x1f\n" +
+	"\bcontents\x18\x01 \x03(\fB\x03\xe0A\x02R\bcontents\"/\n" +
 	"\x13UploadBlobsResponse\x12\x18\n" +
 	"\adigests\x18\x01 \x03(\tR\adigests\"\x19\n" +
 	"\x17ListEnvironmentsRequest\"u\n" +

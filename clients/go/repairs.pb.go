@@ -10,6 +10,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -615,7 +616,7 @@ func (RepairSearch) EnumDescriptor() ([]byte, []int) {
 // A file with its content.
 type SourceFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Relative to the root, with slashes.
+	// Relative to the root, with slashes. Required.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// The bytes of the file.
 	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
@@ -725,9 +726,9 @@ func (x *SourceFiles) GetFiles() []*SourceFile {
 // A file of a manifest without its content.
 type FileEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Relative to the root, with slashes.
+	// Relative to the root, with slashes. Required.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// SHA-256 of the content, 64 hexadecimal digits.
+	// SHA-256 of the content, 64 hexadecimal digits. Required.
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Size of the content.
 	SizeBytes int64 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
@@ -999,11 +1000,12 @@ func (x *CriticReport) GetTestOutcomes() []*SuiteOutcome {
 // A command whose result says whether code works. Runs in a sandbox, without a network.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unique in the task, `^[a-z][a-z0-9_-]{0,63}$`.
+	// Unique in the task, `^[a-z][a-z0-9_-]{0,63}$`. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// What it is for.
 	Role CheckRole `protobuf:"varint,2,opt,name=role,proto3,enum=reasond.v1.CheckRole" json:"role,omitempty"`
-	// The command and its arguments; no shell reads them. Needs the permission `repair:commands`.
+	// The command and its arguments; no shell reads them. Required, unless `command` is set; needs the permission
+	// `repair:commands`.
 	Argv []string `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"`
 	// Instead of `argv`: the name of a command in `[repair.commands]` of the server.
 	Command string `protobuf:"bytes,4,opt,name=command,proto3" json:"command,omitempty"`
@@ -1401,7 +1403,7 @@ type RepairTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is wrong or wanted, in words, at most 100,000 characters. Required for a plan.
 	Description string `protobuf:"bytes,1,opt,name=description,proto3" json:"description,omitempty"`
-	// The code; may be absent for a plan.
+	// The code. Required for a patch.
 	//
 	// Types that are valid to be assigned to Code:
 	//
@@ -1417,7 +1419,7 @@ type RepairTask struct {
 	Goal isRepairTask_Goal `protobuf_oneof:"goal"`
 	// Name of an environment of the server, such as `python`. Required for a patch.
 	Environment string `protobuf:"bytes,6,opt,name=environment,proto3" json:"environment,omitempty"`
-	// The checks, at most 20; a patch needs one of the role REPRODUCE or REGRESSION.
+	// The checks, at most 20. Required for a patch: one of the role REPRODUCE or REGRESSION.
 	Checks []*Check `protobuf:"bytes,7,rep,name=checks,proto3" json:"checks,omitempty"`
 	// What the client knows already.
 	Report *CriticReport `protobuf:"bytes,8,opt,name=report,proto3" json:"report,omitempty"`
@@ -2922,17 +2924,17 @@ var File_reasond_v1_repairs_proto protoreflect.FileDescriptor
 const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\n" +
 	"\x18reasond/v1/repairs.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"_\n" +
+	"reasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"d\n" +
 	"\n" +
-	"SourceFile\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
+	"SourceFile\x12\x17\n" +
+	"\x04path\x18\x01 \x01(\tB\x03\xe0A\x02R\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12#\n" +
 	"\ris_executable\x18\x03 \x01(\bR\fisExecutable\";\n" +
 	"\vSourceFiles\x12,\n" +
-	"\x05files\x18\x01 \x03(\v2\x16.reasond.v1.SourceFileR\x05files\"{\n" +
-	"\tFileEntry\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x1d\n" +
+	"\x05files\x18\x01 \x03(\v2\x16.reasond.v1.SourceFileR\x05files\"\x85\x01\n" +
+	"\tFileEntry\x12\x17\n" +
+	"\x04path\x18\x01 \x01(\tB\x03\xe0A\x02R\x04path\x12\x1b\n" +
+	"\x06digest\x18\x02 \x01(\tB\x03\xe0A\x02R\x06digest\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x12#\n" +
 	"\ris_executable\x18\x04 \x01(\bR\fisExecutable\"\x96\x01\n" +
@@ -2949,9 +2951,9 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\bcoverage\x18\x03 \x01(\x01R\bcoverage\"z\n" +
 	"\fCriticReport\x12+\n" +
 	"\x06issues\x18\x01 \x03(\v2\x13.reasond.v1.FindingR\x06issues\x12=\n" +
-	"\rtest_outcomes\x18\x02 \x03(\v2\x18.reasond.v1.SuiteOutcomeR\ftestOutcomes\"\xdb\x01\n" +
-	"\x05Check\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
+	"\rtest_outcomes\x18\x02 \x03(\v2\x18.reasond.v1.SuiteOutcomeR\ftestOutcomes\"\xe0\x01\n" +
+	"\x05Check\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12)\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x15.reasond.v1.CheckRoleR\x04role\x12\x12\n" +
 	"\x04argv\x18\x03 \x03(\tR\x04argv\x12\x18\n" +
 	"\acommand\x18\x04 \x01(\tR\acommand\x120\n" +
@@ -3009,12 +3011,13 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\v_take_notesB\x13\n" +
 	"\x11_first_candidates\"\x05\n" +
 	"\x03Fix\"\x06\n" +
-	"\x04Plan\"\xd8\x03\n" +
+	"\x04Plan\"\xef\x03\n" +
 	"\n" +
 	"RepairTask\x12 \n" +
 	"\vdescription\x18\x01 \x01(\tR\vdescription\x12/\n" +
-	"\x05files\x18\x02 \x01(\v2\x17.reasond.v1.SourceFilesH\x00R\x05files\x12!\n" +
-	"\vsnapshot_id\x18\x03 \x01(\tH\x00R\n" +
+	"\x05files\x18\x02 \x01(\v2\x17.reasond.v1.SourceFilesH\x00R\x05files\x128\n" +
+	"\vsnapshot_id\x18\x03 \x01(\tB\x15\xfaA\x12\n" +
+	"\x10reasond/SnapshotH\x00R\n" +
 	"snapshotId\x12#\n" +
 	"\x03fix\x18\x04 \x01(\v2\x0f.reasond.v1.FixH\x01R\x03fix\x12&\n" +
 	"\x04plan\x18\x05 \x01(\v2\x10.reasond.v1.PlanH\x01R\x04plan\x12 \n" +
@@ -3131,16 +3134,18 @@ const file_reasond_v1_repairs_proto_rawDesc = "" +
 	"\x12reflection_summary\x18\x11 \x03(\v2\x1f.reasond.v1.ReflectionIterationR\x11reflectionSummary\x12\x1a\n" +
 	"\bwarnings\x18\x12 \x03(\tR\bwarnings\x120\n" +
 	"\x05error\x18\x13 \x01(\v2\x1a.reasond.v1.ExecutionErrorR\x05error\x128\n" +
-	"\rsuspect_lines\x18\x14 \x03(\v2\x13.reasond.v1.FindingR\fsuspectLines\"\xa8\x01\n" +
-	"\bSnapshot\x12\x1f\n" +
-	"\vsnapshot_id\x18\x01 \x01(\tR\n" +
+	"\rsuspect_lines\x18\x14 \x03(\v2\x13.reasond.v1.FindingR\fsuspectLines\"\xdd\x01\n" +
+	"\bSnapshot\x12$\n" +
+	"\vsnapshot_id\x18\x01 \x01(\tB\x03\xe0A\bR\n" +
 	"snapshotId\x12\x1d\n" +
 	"\n" +
 	"file_count\x18\x02 \x01(\x05R\tfileCount\x12\x1f\n" +
 	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
 	"totalBytes\x12;\n" +
 	"\vexpire_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime*u\n" +
+	"expireTime:.\xeaA+\n" +
+	"\x10reasond/Snapshot\x12\n" +
+	"{snapshot}\x1a\vsnapshot_id*u\n" +
 	"\tCheckRole\x12\x1a\n" +
 	"\x16CHECK_ROLE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CHECK_ROLE_REPRODUCE\x10\x01\x12\x19\n" +

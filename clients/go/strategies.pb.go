@@ -14,6 +14,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -1725,9 +1726,9 @@ func (x *BoundedContextStep) GetCarryoverReport() *CarryoverReport {
 // One call of a tool, as the model asked for it.
 type ToolCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifies the call within the execution.
+	// Identifies the call within the execution. Required.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Name of the tool.
+	// Name of the tool. Required.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	// The arguments as JSON text, exactly as given.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
@@ -1789,7 +1790,7 @@ func (x *ToolCall) GetArgumentsJson() string {
 // What came of a tool call.
 type ToolResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call that this answers.
+	// The call that this answers. Required.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The result as JSON text, exactly as returned.
 	ResultJson string `protobuf:"bytes,2,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
@@ -3336,7 +3337,7 @@ var File_reasond_v1_strategies_proto protoreflect.FileDescriptor
 const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\n" +
 	"\x1breasond/v1/strategies.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x01\n" +
+	"reasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x01\n" +
 	"\fDirectConfig\x12\"\n" +
 	"\n" +
 	"max_tokens\x18\x01 \x01(\x05H\x00R\tmaxTokens\x88\x01\x01\x12%\n" +
@@ -3517,14 +3518,14 @@ const file_reasond_v1_strategies_proto_rawDesc = "" +
 	"\areading\x18\x06 \x01(\v2\x1b.reasond.v1.ReadingProgressR\areading\x12&\n" +
 	"\x0fis_window_exact\x18\a \x01(\bR\risWindowExact\x12)\n" +
 	"\x10carryover_tokens\x18\b \x01(\x03R\x0fcarryoverTokens\x12F\n" +
-	"\x10carryover_report\x18\t \x01(\v2\x1b.reasond.v1.CarryoverReportR\x0fcarryoverReport\"^\n" +
-	"\bToolCall\x12\x17\n" +
-	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x12\n" +
-	"\x04tool\x18\x02 \x01(\tR\x04tool\x12%\n" +
-	"\x0earguments_json\x18\x03 \x01(\tR\rargumentsJson\"a\n" +
+	"\x10carryover_report\x18\t \x01(\v2\x1b.reasond.v1.CarryoverReportR\x0fcarryoverReport\"h\n" +
+	"\bToolCall\x12\x1c\n" +
+	"\acall_id\x18\x01 \x01(\tB\x03\xe0A\x02R\x06callId\x12\x17\n" +
+	"\x04tool\x18\x02 \x01(\tB\x03\xe0A\x02R\x04tool\x12%\n" +
+	"\x0earguments_json\x18\x03 \x01(\tR\rargumentsJson\"f\n" +
 	"\n" +
-	"ToolResult\x12\x17\n" +
-	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x1f\n" +
+	"ToolResult\x12\x1c\n" +
+	"\acall_id\x18\x01 \x01(\tB\x03\xe0A\x02R\x06callId\x12\x1f\n" +
 	"\vresult_json\x18\x02 \x01(\tR\n" +
 	"resultJson\x12\x19\n" +
 	"\bis_error\x18\x03 \x01(\bR\aisError\"\x91\x01\n" +

@@ -1794,7 +1794,7 @@ var File_reasond_v1_turn_service_proto protoreflect.FileDescriptor
 const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1dreasond/v1/turn_service.proto\x12\n" +
-	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\x97\x02\n" +
+	"reasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\x97\x02\n" +
 	"\x12ExecuteTurnRequest\x12-\n" +
 	"\x05start\x18\x01 \x01(\v2\x15.reasond.v1.TurnStartH\x00R\x05start\x123\n" +
 	"\areentry\x18\x02 \x01(\v2\x17.reasond.v1.TurnReentryH\x00R\areentry\x125\n" +
@@ -1843,36 +1843,41 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1a\n" +
 	"\bmaterial\x18\x04 \x01(\tR\bmaterial\x122\n" +
 	"\acontext\x18\x05 \x03(\v2\x18.reasond.v1.ContextBlockR\acontext\x12*\n" +
-	"\x11left_out_messages\x18\x06 \x01(\x05R\x0fleftOutMessages\")\n" +
-	"\x0eGetTurnRequest\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\"\xa9\x01\n" +
+	"\x11left_out_messages\x18\x06 \x01(\x05R\x0fleftOutMessages\"?\n" +
+	"\x0eGetTurnRequest\x12-\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x14\xe0A\x02\xfaA\x0e\n" +
+	"\freasond/TurnR\x06turnId\"\xa9\x01\n" +
 	"\x0fGetTurnResponse\x12$\n" +
 	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\x12.\n" +
 	"\x06result\x18\x02 \x01(\v2\x16.reasond.v1.TurnResultR\x06result\x12@\n" +
-	"\fconversation\x18\x03 \x01(\v2\x1c.reasond.v1.TurnConversationR\fconversation\"\x9f\x01\n" +
+	"\fconversation\x18\x03 \x01(\v2\x1c.reasond.v1.TurnConversationR\fconversation\"\xb5\x01\n" +
 	"\x10ListTurnsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1d\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x123\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\x120\n" +
+	"session_id\x18\x03 \x01(\tB\x14\xfaA\x11\n" +
+	"\x0freasond/SessionR\tsessionId\x120\n" +
 	"\x05state\x18\x04 \x01(\x0e2\x1a.reasond.v1.ExecutionStateR\x05state\"c\n" +
 	"\x11ListTurnsResponse\x12&\n" +
 	"\x05turns\x18\x01 \x03(\v2\x10.reasond.v1.TurnR\x05turns\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\",\n" +
-	"\x11CancelTurnRequest\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\":\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"B\n" +
+	"\x11CancelTurnRequest\x12-\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x14\xe0A\x02\xfaA\x0e\n" +
+	"\freasond/TurnR\x06turnId\":\n" +
 	"\x12CancelTurnResponse\x12$\n" +
-	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\",\n" +
-	"\x11DeleteTurnRequest\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\"\x14\n" +
+	"\x04turn\x18\x01 \x01(\v2\x10.reasond.v1.TurnR\x04turn\"B\n" +
+	"\x11DeleteTurnRequest\x12-\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x14\xe0A\x02\xfaA\x0e\n" +
+	"\freasond/TurnR\x06turnId\"\x14\n" +
 	"\x12DeleteTurnResponse\">\n" +
 	"\x0eCharacterRange\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x03R\x05limit\"\xe5\x01\n" +
-	"\x15ReadToolResultRequest\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x17\n" +
-	"\acall_id\x18\x02 \x01(\tR\x06callId\x122\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\"\x80\x02\n" +
+	"\x15ReadToolResultRequest\x12-\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x14\xe0A\x02\xfaA\x0e\n" +
+	"\freasond/TurnR\x06turnId\x12\x1c\n" +
+	"\acall_id\x18\x02 \x01(\tB\x03\xe0A\x02R\x06callId\x122\n" +
 	"\x05range\x18\x03 \x01(\v2\x1a.reasond.v1.CharacterRangeH\x00R\x05range\x12#\n" +
 	"\fjson_pointer\x18\x04 \x01(\tH\x00R\vjsonPointer\x12\x1c\n" +
 	"\bcontains\x18\x05 \x01(\tH\x00R\bcontains\x12\x1b\n" +
@@ -1888,10 +1893,11 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"nextOffset\x12)\n" +
 	"\x10total_characters\x18\x04 \x01(\x03R\x0ftotalCharacters\x12'\n" +
 	"\x04hits\x18\x05 \x03(\v2\x13.reasond.v1.TextHitR\x04hits\x12\x19\n" +
-	"\bis_error\x18\x06 \x01(\bR\aisError\"2\n" +
-	"\x11GetSessionRequest\x12\x1d\n" +
+	"\bis_error\x18\x06 \x01(\bR\aisError\"K\n" +
+	"\x11GetSessionRequest\x126\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\"C\n" +
+	"session_id\x18\x01 \x01(\tB\x17\xe0A\x02\xfaA\x11\n" +
+	"\x0freasond/SessionR\tsessionId\"C\n" +
 	"\x12GetSessionResponse\x12-\n" +
 	"\asession\x18\x01 \x01(\v2\x13.reasond.v1.SessionR\asession\"Q\n" +
 	"\x13ListSessionsRequest\x12\x1b\n" +
@@ -1900,10 +1906,11 @@ const file_reasond_v1_turn_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"o\n" +
 	"\x14ListSessionsResponse\x12/\n" +
 	"\bsessions\x18\x01 \x03(\v2\x13.reasond.v1.SessionR\bsessions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"5\n" +
-	"\x14DeleteSessionRequest\x12\x1d\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"N\n" +
+	"\x14DeleteSessionRequest\x126\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\"\x17\n" +
+	"session_id\x18\x01 \x01(\tB\x17\xe0A\x02\xfaA\x11\n" +
+	"\x0freasond/SessionR\tsessionId\"\x17\n" +
 	"\x15DeleteSessionResponse*U\n" +
 	"\bExitMode\x12\x19\n" +
 	"\x15EXIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n" +

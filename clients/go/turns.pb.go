@@ -10,6 +10,7 @@
 package reasondv1
 
 import (
+	_ "google.golang.org/genproto/googleapis/api/annotations"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -467,7 +468,7 @@ type ContextBlock struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// How long it applies.
 	Scope ContextScope `protobuf:"varint,2,opt,name=scope,proto3,enum=reasond.v1.ContextScope" json:"scope,omitempty"`
-	// The text, at most 100,000 characters; empty removes a block of the session.
+	// The text, at most 100,000 characters. Required, unless it removes a block of the session.
 	Text          string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2032,22 +2033,23 @@ var File_reasond_v1_turns_proto protoreflect.FileDescriptor
 const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\n" +
 	"\x16reasond/v1/turns.proto\x12\n" +
-	"reasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x1breasond/v1/strategies.proto\"k\n" +
+	"reasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x1breasond/v1/strategies.proto\"p\n" +
 	"\n" +
-	"ClientTool\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"ClientTool\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12'\n" +
-	"\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\"f\n" +
-	"\fContextBlock\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
+	"\x0fparameters_json\x18\x03 \x01(\tR\x0eparametersJson\"k\n" +
+	"\fContextBlock\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tB\x03\xe0A\x02R\x04name\x12.\n" +
 	"\x05scope\x18\x02 \x01(\x0e2\x18.reasond.v1.ContextScopeR\x05scope\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\tR\x04text\"\xd5\x05\n" +
-	"\tTurnStart\x12\x1d\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"\xf0\x05\n" +
+	"\tTurnStart\x123\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\x12$\n" +
+	"session_id\x18\x01 \x01(\tB\x14\xfaA\x11\n" +
+	"\x0freasond/SessionR\tsessionId\x12$\n" +
 	"\vif_revision\x18\x02 \x01(\x03H\x00R\n" +
-	"ifRevision\x88\x01\x01\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1a\n" +
+	"ifRevision\x88\x01\x01\x12\x1d\n" +
+	"\amessage\x18\x03 \x01(\tB\x03\xe0A\x02R\amessage\x12\x1a\n" +
 	"\bmaterial\x18\x04 \x01(\tR\bmaterial\x12\x17\n" +
 	"\x04mode\x18\x05 \x01(\tH\x01R\x04mode\x88\x01\x01\x129\n" +
 	"\fclient_tools\x18\x06 \x03(\v2\x16.reasond.v1.ClientToolR\vclientTools\x122\n" +
@@ -2068,15 +2070,16 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x05_modeB\x16\n" +
 	"\x14_parallel_tool_callsB\x0e\n" +
 	"\f_temperatureB\a\n" +
-	"\x05_seed\"\\\n" +
-	"\bDecision\x12\x17\n" +
-	"\acall_id\x18\x01 \x01(\tR\x06callId\x12\x1f\n" +
+	"\x05_seed\"a\n" +
+	"\bDecision\x12\x1c\n" +
+	"\acall_id\x18\x01 \x01(\tB\x03\xe0A\x02R\x06callId\x12\x1f\n" +
 	"\vis_approved\x18\x02 \x01(\bR\n" +
 	"isApproved\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xa0\x01\n" +
-	"\vTurnReentry\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x12\n" +
-	"\x04etag\x18\x02 \x01(\tR\x04etag\x120\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xbb\x01\n" +
+	"\vTurnReentry\x12-\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x14\xe0A\x02\xfaA\x0e\n" +
+	"\freasond/TurnR\x06turnId\x12\x17\n" +
+	"\x04etag\x18\x02 \x01(\tB\x03\xe0A\x02R\x04etag\x120\n" +
 	"\aresults\x18\x03 \x03(\v2\x16.reasond.v1.ToolResultR\aresults\x122\n" +
 	"\tdecisions\x18\x04 \x03(\v2\x14.reasond.v1.DecisionR\tdecisions\"\x93\x01\n" +
 	"\vContextItem\x12\x16\n" +
@@ -2150,9 +2153,9 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\x0earguments_json\x18\x06 \x01(\tR\rargumentsJson\x12\x1f\n" +
 	"\vresult_json\x18\a \x01(\tR\n" +
 	"resultJson\x12\x18\n" +
-	"\arefusal\x18\b \x01(\tR\arefusal\"\xb6\x05\n" +
-	"\x04Turn\x12\x17\n" +
-	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1d\n" +
+	"\arefusal\x18\b \x01(\tR\arefusal\"\xdf\x05\n" +
+	"\x04Turn\x12\x1c\n" +
+	"\aturn_id\x18\x01 \x01(\tB\x03\xe0A\bR\x06turnId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12+\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x15.reasond.v1.TurnStateR\x05state\x12\x12\n" +
@@ -2174,10 +2177,11 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\aoutcome\x18\x0f \x01(\tR\aoutcome\x12\x16\n" +
 	"\x06client\x18\x10 \x01(\tR\x06client\x12\x12\n" +
 	"\x04wire\x18\x11 \x01(\tR\x04wire\x12=\n" +
-	"\rfinish_reason\x18\x12 \x01(\x0e2\x18.reasond.v1.FinishReasonR\ffinishReason\"\xd0\x02\n" +
-	"\aSession\x12\x1d\n" +
+	"\rfinish_reason\x18\x12 \x01(\x0e2\x18.reasond.v1.FinishReasonR\ffinishReason:\"\xeaA\x1f\n" +
+	"\freasond/Turn\x12\x06{turn}\x1a\aturn_id\"\x82\x03\n" +
+	"\aSession\x12\"\n" +
 	"\n" +
-	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1a\n" +
+	"session_id\x18\x01 \x01(\tB\x03\xe0A\bR\tsessionId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\tR\x04mode\x12 \n" +
 	"\fopen_turn_id\x18\x04 \x01(\tR\n" +
@@ -2189,7 +2193,9 @@ const file_reasond_v1_turns_proto_rawDesc = "" +
 	"\vupdate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"updateTime\x12;\n" +
 	"\vexpire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime*`\n" +
+	"expireTime:+\xeaA(\n" +
+	"\x0freasond/Session\x12\t{session}\x1a\n" +
+	"session_id*`\n" +
 	"\fContextScope\x12\x1d\n" +
 	"\x19CONTEXT_SCOPE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12CONTEXT_SCOPE_TURN\x10\x01\x12\x19\n" +

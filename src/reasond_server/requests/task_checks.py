@@ -235,8 +235,14 @@ def find_in_history(history: Sequence[HistoryMessage], bounds: HistoryBounds = D
         return
     for index, message in enumerate(history):
         yield from _in_message(f"history[{index}]", message)
-    if images := [image for message in history for image in message.images]:
-        yield from find_in_images(images, field="history")
+    yield from _in_images(
+        {
+            f"history[{index}].images[{place}]": image
+            for index, message in enumerate(history)
+            for place, image in enumerate(message.images)
+        },
+        field="history",
+    )
 
 
 def _in_message(field: str, message: HistoryMessage) -> Iterator[Violation]:
@@ -271,25 +277,32 @@ def _in_call(field: str, call_id: str, text: str, *, name: str = "-") -> Iterato
     yield from find_unfit_characters(field, text)
 
 
-def find_in_images(images: Sequence[Image], *, field: str = "images") -> Iterator[Violation]:
+def find_in_images(images: Sequence[Image]) -> Iterator[Violation]:
     """Yield what is wrong with the images of a request."""
+    return _in_images({f"images[{index}]": image for index, image in enumerate(images)}, field="images")
+
+
+def _in_images(images: Mapping[str, Image], *, field: str) -> Iterator[Violation]:
+    """Yield what is wrong with images by their places, all of them within `field`."""
     if len(images) > MAX_IMAGES:
         yield Violation(field=field, description=f"must have at most {MAX_IMAGES} images, got {len(images)}")
         return
     # Four characters of base64 are three bytes.
-    size = sum([len(image.base64) for image in images]) * 3 // 4
+    size = sum([len(image.base64) for image in images.values()]) * 3 // 4
     if size > MAX_IMAGE_BYTES:
         text = f"must be at most {MAX_IMAGE_BYTES} bytes together, got about {size}; send smaller images"
         yield Violation(field=field, description=text)
         return
-    for index, image in enumerate(images):
+    for place, image in images.items():
         beginning = _IMAGE_BEGINNINGS.get(image.media_type)
         if beginning is None:
             text = f"must be one of {', '.join(_IMAGE_BEGINNINGS)}, got {show(image.media_type)}"
-            yield Violation(field=f"{field}[{index}].media_type", description=text)
-        elif not _decode_base64(image.base64).startswith(beginning):
+            yield Violation(field=f"{place}.media_type", description=text)
+        if not image.base64:
+            yield Violation(field=f"{place}.data", description="is required")
+        elif beginning is not None and not _decode_base64(image.base64).startswith(beginning):
             text = f"must be the content of an {image.media_type} file"
-            yield Violation(field=f"{field}[{index}].data", description=text)
+            yield Violation(field=f"{place}.data", description=text)
 
 
 def _decode_base64(text: str) -> bytes:

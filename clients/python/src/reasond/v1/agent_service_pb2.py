@@ -24,12 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import agent_card_pb2 as reasond_dot_v1_dot_agent__card__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ereasond/v1/agent_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\x9c\x02\n\x05\x41gent\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12#\n\x04\x63\x61rd\x18\x02 \x01(\x0b\x32\x15.reasond.v1.AgentCard\x12\x11\n\tcard_json\x18\x03 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x04 \x03(\t\x12\x12\n\nstrategies\x18\x05 \x03(\t\x12\x0c\n\x04\x65tag\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\'\n\x13GetAgentCardRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x8d\x01\n\x14GetAgentCardResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.reasond.v1.AgentCard\x12\x11\n\tcard_json\x18\x02 \x01(\t\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x19\n\x11supported_methods\x18\x04 \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\"P\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\"P\n\x12ListAgentsResponse\x12!\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x11.reasond.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa4\x01\n\x14RegisterAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12%\n\x04\x63\x61rd\x18\x02 \x01(\x0b\x32\x15.reasond.v1.AgentCardH\x00\x12\x13\n\tcard_json\x18\x03 \x01(\tH\x00\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x65tag\x18\x05 \x01(\tB\x08\n\x06source\"9\n\x15RegisterAgentResponse\x12 \n\x05\x61gent\x18\x01 \x01(\x0b\x32\x11.reasond.v1.Agent\"4\n\x12\x44\x65leteAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteAgentResponse2\x84\x04\n\x0c\x41gentService\x12\x89\x01\n\x0cGetAgentCard\x12\x1f.reasond.v1.GetAgentCardRequest\x1a .reasond.v1.GetAgentCardResponse\"6\x82\xd3\xe4\x93\x02\x30\x12\x1e/api/v1/agents/{agent_id}/cardZ\x0e\x12\x0c/api/v1/card\x12\x63\n\nListAgents\x12\x1d.reasond.v1.ListAgentsRequest\x1a\x1e.reasond.v1.ListAgentsResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/agents\x12\x8f\x01\n\rRegisterAgent\x12 .reasond.v1.RegisterAgentRequest\x1a!.reasond.v1.RegisterAgentResponse\"9\x82\xd3\xe4\x93\x02\x33\x1a\x19/api/v1/agents/{agent_id}:\x01*Z\x13\"\x0e/api/v1/agents:\x01*\x12q\n\x0b\x44\x65leteAgent\x12\x1e.reasond.v1.DeleteAgentRequest\x1a\x1f.reasond.v1.DeleteAgentResponse\"!\x82\xd3\xe4\x93\x02\x1b*\x19/api/v1/agents/{agent_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ereasond/v1/agent_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1breasond/v1/agent_card.proto\"\xc8\x02\n\x05\x41gent\x12\x15\n\x08\x61gent_id\x18\x01 \x01(\tB\x03\xe0\x41\x08\x12#\n\x04\x63\x61rd\x18\x02 \x01(\x0b\x32\x15.reasond.v1.AgentCard\x12\x11\n\tcard_json\x18\x03 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x04 \x03(\t\x12\x12\n\nstrategies\x18\x05 \x03(\t\x12\x0c\n\x04\x65tag\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp:%\xea\x41\"\n\rreasond/Agent\x12\x07{agent}\x1a\x08\x61gent_id\";\n\x13GetAgentCardRequest\x12$\n\x08\x61gent_id\x18\x01 \x01(\tB\x12\xfa\x41\x0f\n\rreasond/Agent\"\x8d\x01\n\x14GetAgentCardResponse\x12#\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x15.reasond.v1.AgentCard\x12\x11\n\tcard_json\x18\x02 \x01(\t\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x19\n\x11supported_methods\x18\x04 \x03(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\"P\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x03 \x03(\t\"P\n\x12ListAgentsResponse\x12!\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x11.reasond.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb8\x01\n\x14RegisterAgentRequest\x12$\n\x08\x61gent_id\x18\x01 \x01(\tB\x12\xfa\x41\x0f\n\rreasond/Agent\x12%\n\x04\x63\x61rd\x18\x02 \x01(\x0b\x32\x15.reasond.v1.AgentCardH\x00\x12\x13\n\tcard_json\x18\x03 \x01(\tH\x00\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x65tag\x18\x05 \x01(\tB\x08\n\x06source\"9\n\x15RegisterAgentResponse\x12 \n\x05\x61gent\x18\x01 \x01(\x0b\x32\x11.reasond.v1.Agent\"K\n\x12\x44\x65leteAgentRequest\x12\'\n\x08\x61gent_id\x18\x01 \x01(\tB\x15\xe0\x41\x02\xfa\x41\x0f\n\rreasond/Agent\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\"\x15\n\x13\x44\x65leteAgentResponse2\x84\x04\n\x0c\x41gentService\x12\x89\x01\n\x0cGetAgentCard\x12\x1f.reasond.v1.GetAgentCardRequest\x1a .reasond.v1.GetAgentCardResponse\"6\x82\xd3\xe4\x93\x02\x30\x12\x1e/api/v1/agents/{agent_id}/cardZ\x0e\x12\x0c/api/v1/card\x12\x63\n\nListAgents\x12\x1d.reasond.v1.ListAgentsRequest\x1a\x1e.reasond.v1.ListAgentsResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/agents\x12\x8f\x01\n\rRegisterAgent\x12 .reasond.v1.RegisterAgentRequest\x1a!.reasond.v1.RegisterAgentResponse\"9\x82\xd3\xe4\x93\x02\x33\x1a\x19/api/v1/agents/{agent_id}:\x01*Z\x13\"\x0e/api/v1/agents:\x01*\x12q\n\x0b\x44\x65leteAgent\x12\x1e.reasond.v1.DeleteAgentRequest\x1a\x1f.reasond.v1.DeleteAgentResponse\"!\x82\xd3\xe4\x93\x02\x1b*\x19/api/v1/agents/{agent_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +39,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.agent_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
+  _globals['_AGENT'].fields_by_name['agent_id']._loaded_options = None
+  _globals['_AGENT'].fields_by_name['agent_id']._serialized_options = b'\340A\010'
+  _globals['_AGENT']._loaded_options = None
+  _globals['_AGENT']._serialized_options = b'\352A\"\n\rreasond/Agent\022\007{agent}\032\010agent_id'
+  _globals['_GETAGENTCARDREQUEST'].fields_by_name['agent_id']._loaded_options = None
+  _globals['_GETAGENTCARDREQUEST'].fields_by_name['agent_id']._serialized_options = b'\372A\017\n\rreasond/Agent'
+  _globals['_REGISTERAGENTREQUEST'].fields_by_name['agent_id']._loaded_options = None
+  _globals['_REGISTERAGENTREQUEST'].fields_by_name['agent_id']._serialized_options = b'\372A\017\n\rreasond/Agent'
+  _globals['_DELETEAGENTREQUEST'].fields_by_name['agent_id']._loaded_options = None
+  _globals['_DELETEAGENTREQUEST'].fields_by_name['agent_id']._serialized_options = b'\340A\002\372A\017\n\rreasond/Agent'
   _globals['_AGENTSERVICE'].methods_by_name['GetAgentCard']._loaded_options = None
   _globals['_AGENTSERVICE'].methods_by_name['GetAgentCard']._serialized_options = b'\202\323\344\223\0020\022\036/api/v1/agents/{agent_id}/cardZ\016\022\014/api/v1/card'
   _globals['_AGENTSERVICE'].methods_by_name['ListAgents']._loaded_options = None
@@ -45,24 +57,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENTSERVICE'].methods_by_name['RegisterAgent']._serialized_options = b'\202\323\344\223\0023\032\031/api/v1/agents/{agent_id}:\001*Z\023\"\016/api/v1/agents:\001*'
   _globals['_AGENTSERVICE'].methods_by_name['DeleteAgent']._loaded_options = None
   _globals['_AGENTSERVICE'].methods_by_name['DeleteAgent']._serialized_options = b'\202\323\344\223\002\033*\031/api/v1/agents/{agent_id}'
-  _globals['_AGENT']._serialized_start=171
-  _globals['_AGENT']._serialized_end=455
-  _globals['_GETAGENTCARDREQUEST']._serialized_start=457
-  _globals['_GETAGENTCARDREQUEST']._serialized_end=496
-  _globals['_GETAGENTCARDRESPONSE']._serialized_start=499
-  _globals['_GETAGENTCARDRESPONSE']._serialized_end=640
-  _globals['_LISTAGENTSREQUEST']._serialized_start=642
-  _globals['_LISTAGENTSREQUEST']._serialized_end=722
-  _globals['_LISTAGENTSRESPONSE']._serialized_start=724
-  _globals['_LISTAGENTSRESPONSE']._serialized_end=804
-  _globals['_REGISTERAGENTREQUEST']._serialized_start=807
-  _globals['_REGISTERAGENTREQUEST']._serialized_end=971
-  _globals['_REGISTERAGENTRESPONSE']._serialized_start=973
-  _globals['_REGISTERAGENTRESPONSE']._serialized_end=1030
-  _globals['_DELETEAGENTREQUEST']._serialized_start=1032
-  _globals['_DELETEAGENTREQUEST']._serialized_end=1084
-  _globals['_DELETEAGENTRESPONSE']._serialized_start=1086
-  _globals['_DELETEAGENTRESPONSE']._serialized_end=1107
-  _globals['_AGENTSERVICE']._serialized_start=1110
-  _globals['_AGENTSERVICE']._serialized_end=1626
+  _globals['_AGENT']._serialized_start=231
+  _globals['_AGENT']._serialized_end=559
+  _globals['_GETAGENTCARDREQUEST']._serialized_start=561
+  _globals['_GETAGENTCARDREQUEST']._serialized_end=620
+  _globals['_GETAGENTCARDRESPONSE']._serialized_start=623
+  _globals['_GETAGENTCARDRESPONSE']._serialized_end=764
+  _globals['_LISTAGENTSREQUEST']._serialized_start=766
+  _globals['_LISTAGENTSREQUEST']._serialized_end=846
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=848
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=928
+  _globals['_REGISTERAGENTREQUEST']._serialized_start=931
+  _globals['_REGISTERAGENTREQUEST']._serialized_end=1115
+  _globals['_REGISTERAGENTRESPONSE']._serialized_start=1117
+  _globals['_REGISTERAGENTRESPONSE']._serialized_end=1174
+  _globals['_DELETEAGENTREQUEST']._serialized_start=1176
+  _globals['_DELETEAGENTREQUEST']._serialized_end=1251
+  _globals['_DELETEAGENTRESPONSE']._serialized_start=1253
+  _globals['_DELETEAGENTRESPONSE']._serialized_end=1274
+  _globals['_AGENTSERVICE']._serialized_start=1277
+  _globals['_AGENTSERVICE']._serialized_end=1793
 # @@protoc_insertion_point(module_scope)

@@ -202,8 +202,8 @@ class RegisterAgentRequest(google.protobuf.message.Message):
     TTL_FIELD_NUMBER: builtins.int
     ETAG_FIELD_NUMBER: builtins.int
     agent_id: builtins.str
-    """Identifies the agent, `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`. May be left out where a small card
-    carries `id`.
+    """Identifies the agent, `^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`. Required, unless a small card carries
+    `id`.
     """
     card_json: builtins.str
     """An A2A 1.0 card, or a small card {id, capabilities, supported_methods}, as JSON text of

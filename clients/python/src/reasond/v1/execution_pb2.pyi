@@ -557,7 +557,7 @@ class ExecutionCursor(google.protobuf.message.Message):
     EXECUTION_ID_FIELD_NUMBER: builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
-    """The execution."""
+    """The execution. Required."""
     after_sequence: builtins.int
     """The last sequence number that was seen; 0 replays from the start."""
     def __init__(

@@ -24,6 +24,8 @@ _sym_db = _symbol_database.Default()
 
 
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
@@ -32,7 +34,7 @@ from reasond.v1 import repair_service_pb2 as reasond_dot_v1_dot_repair__service_
 from reasond.v1 import turn_service_pb2 as reasond_dot_v1_dot_turn__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/execution_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"V\n\x13GetExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12)\n\ntrace_view\x18\x02 \x01(\x0e\x32\x15.reasond.v1.TraceView\"\x93\x01\n\x14GetExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\x12(\n\treasoning\x18\x02 \x01(\x0b\x32\x15.reasond.v1.Reasoning\x12\'\n\x04task\x18\x03 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\"^\n\x16\x46ollowExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x16\n\x0einclude_deltas\x18\x03 \x01(\x08\"\xc1\x01\n\x17\x46ollowExecutionResponse\x12\x39\n\treasoning\x18\x01 \x01(\x0b\x32$.reasond.v1.ReasonIterationsResponseH\x00\x12/\n\x04turn\x18\x02 \x01(\x0b\x32\x1f.reasond.v1.ExecuteTurnResponseH\x00\x12\x31\n\x06repair\x18\x03 \x01(\x0b\x32\x1f.reasond.v1.RepairStepsResponseH\x00\x42\x07\n\x05\x65vent\".\n\x16\x43\x61ncelExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"C\n\x17\x43\x61ncelExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\"\xa9\x02\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12/\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.reasond.v1.FinishReason\x12)\n\x05state\x18\x05 \x01(\x0e\x32\x1a.reasond.v1.ExecutionState\x12\x35\n\x11\x63reate_time_after\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x12\x63reate_time_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04text\x18\x08 \x01(\t\"\\\n\x16ListExecutionsResponse\x12)\n\nexecutions\x18\x01 \x03(\x0b\x32\x15.reasond.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x15ListModelCallsRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"W\n\x16ListModelCallsResponse\x12$\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x15.reasond.v1.ModelCall\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\rPromptMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06images\x18\x03 \x01(\x05\"\xfd\x02\n\tModelCall\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x65lapsed\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x04 \x01(\t\x12\r\n\x05label\x18\x05 \x01(\t\x12)\n\x06prompt\x18\x06 \x03(\x0b\x32\x19.reasond.v1.PromptMessage\x12\r\n\x05tools\x18\x07 \x03(\t\x12\x12\n\nmax_tokens\x18\x08 \x01(\x05\x12\x13\n\x0btemperature\x18\t \x01(\x01\x12\x0c\n\x04text\x18\n \x01(\t\x12\x10\n\x08thinking\x18\x0b \x01(\t\x12\x12\n\ntool_calls\x18\x0c \x03(\t\x12 \n\x05usage\x18\r \x01(\x0b\x32\x11.reasond.v1.Usage\x12\x0f\n\x07outcome\x18\x0e \x01(\t\x12\x1b\n\x13left_out_characters\x18\x0f \x01(\x03\".\n\x16\x44\x65leteExecutionRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteExecutionResponse2\xc0\x06\n\x10\x45xecutionService\x12|\n\x0cGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\")\x82\xd3\xe4\x93\x02#\x12!/api/v1/executions/{execution_id}\x12\x8e\x01\n\x0f\x46ollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse\"0\x82\xd3\xe4\x93\x02*\x12(/api/v1/executions/{execution_id}:follow0\x01\x12\x8f\x01\n\x0f\x43\x61ncelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\"3\x82\xd3\xe4\x93\x02-\"(/api/v1/executions/{execution_id}:cancel:\x01*\x12s\n\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/executions\x12\x8d\x01\n\x0eListModelCalls\x12!.reasond.v1.ListModelCallsRequest\x1a\".reasond.v1.ListModelCallsResponse\"4\x82\xd3\xe4\x93\x02.\x12,/api/v1/executions/{execution_id}/modelCalls\x12\x85\x01\n\x0f\x44\x65leteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponse\")\x82\xd3\xe4\x93\x02#*!/api/v1/executions/{execution_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/execution_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\"reasond/v1/reasoning_service.proto\x1a\x1freasond/v1/repair_service.proto\x1a\x1dreasond/v1/turn_service.proto\"q\n\x13GetExecutionRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\x12)\n\ntrace_view\x18\x02 \x01(\x0e\x32\x15.reasond.v1.TraceView\"\x93\x01\n\x14GetExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\x12(\n\treasoning\x18\x02 \x01(\x0b\x32\x15.reasond.v1.Reasoning\x12\'\n\x04task\x18\x03 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\"y\n\x16\x46ollowExecutionRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x03\x12\x16\n\x0einclude_deltas\x18\x03 \x01(\x08\"\xc1\x01\n\x17\x46ollowExecutionResponse\x12\x39\n\treasoning\x18\x01 \x01(\x0b\x32$.reasond.v1.ReasonIterationsResponseH\x00\x12/\n\x04turn\x18\x02 \x01(\x0b\x32\x1f.reasond.v1.ExecuteTurnResponseH\x00\x12\x31\n\x06repair\x18\x03 \x01(\x0b\x32\x1f.reasond.v1.RepairStepsResponseH\x00\x42\x07\n\x05\x65vent\"I\n\x16\x43\x61ncelExecutionRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\"C\n\x17\x43\x61ncelExecutionResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\"\xa9\x02\n\x15ListExecutionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x10\n\x08strategy\x18\x03 \x01(\t\x12/\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x18.reasond.v1.FinishReason\x12)\n\x05state\x18\x05 \x01(\x0e\x32\x1a.reasond.v1.ExecutionState\x12\x35\n\x11\x63reate_time_after\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x12\x63reate_time_before\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04text\x18\x08 \x01(\t\"\\\n\x16ListExecutionsResponse\x12)\n\nexecutions\x18\x01 \x03(\x0b\x32\x15.reasond.v1.Execution\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"o\n\x15ListModelCallsRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"W\n\x16ListModelCallsResponse\x12$\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x15.reasond.v1.ModelCall\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\rPromptMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06images\x18\x03 \x01(\x05\"\xfd\x02\n\tModelCall\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07\x65lapsed\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\x04 \x01(\t\x12\r\n\x05label\x18\x05 \x01(\t\x12)\n\x06prompt\x18\x06 \x03(\x0b\x32\x19.reasond.v1.PromptMessage\x12\r\n\x05tools\x18\x07 \x03(\t\x12\x12\n\nmax_tokens\x18\x08 \x01(\x05\x12\x13\n\x0btemperature\x18\t \x01(\x01\x12\x0c\n\x04text\x18\n \x01(\t\x12\x10\n\x08thinking\x18\x0b \x01(\t\x12\x12\n\ntool_calls\x18\x0c \x03(\t\x12 \n\x05usage\x18\r \x01(\x0b\x32\x11.reasond.v1.Usage\x12\x0f\n\x07outcome\x18\x0e \x01(\t\x12\x1b\n\x13left_out_characters\x18\x0f \x01(\x03\"I\n\x16\x44\x65leteExecutionRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\"\x19\n\x17\x44\x65leteExecutionResponse2\xc0\x06\n\x10\x45xecutionService\x12|\n\x0cGetExecution\x12\x1f.reasond.v1.GetExecutionRequest\x1a .reasond.v1.GetExecutionResponse\")\x82\xd3\xe4\x93\x02#\x12!/api/v1/executions/{execution_id}\x12\x8e\x01\n\x0f\x46ollowExecution\x12\".reasond.v1.FollowExecutionRequest\x1a#.reasond.v1.FollowExecutionResponse\"0\x82\xd3\xe4\x93\x02*\x12(/api/v1/executions/{execution_id}:follow0\x01\x12\x8f\x01\n\x0f\x43\x61ncelExecution\x12\".reasond.v1.CancelExecutionRequest\x1a#.reasond.v1.CancelExecutionResponse\"3\x82\xd3\xe4\x93\x02-\"(/api/v1/executions/{execution_id}:cancel:\x01*\x12s\n\x0eListExecutions\x12!.reasond.v1.ListExecutionsRequest\x1a\".reasond.v1.ListExecutionsResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/executions\x12\x8d\x01\n\x0eListModelCalls\x12!.reasond.v1.ListModelCallsRequest\x1a\".reasond.v1.ListModelCallsResponse\"4\x82\xd3\xe4\x93\x02.\x12,/api/v1/executions/{execution_id}/modelCalls\x12\x85\x01\n\x0f\x44\x65leteExecution\x12\".reasond.v1.DeleteExecutionRequest\x1a#.reasond.v1.DeleteExecutionResponse\")\x82\xd3\xe4\x93\x02#*!/api/v1/executions/{execution_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,6 +42,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.execution_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
+  _globals['_GETEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_GETEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
+  _globals['_FOLLOWEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_FOLLOWEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
+  _globals['_CANCELEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_CANCELEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
+  _globals['_LISTMODELCALLSREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_LISTMODELCALLSREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
+  _globals['_DELETEEXECUTIONREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_DELETEEXECUTIONREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
   _globals['_EXECUTIONSERVICE'].methods_by_name['GetExecution']._loaded_options = None
   _globals['_EXECUTIONSERVICE'].methods_by_name['GetExecution']._serialized_options = b'\202\323\344\223\002#\022!/api/v1/executions/{execution_id}'
   _globals['_EXECUTIONSERVICE'].methods_by_name['FollowExecution']._loaded_options = None
@@ -52,34 +64,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTIONSERVICE'].methods_by_name['ListModelCalls']._serialized_options = b'\202\323\344\223\002.\022,/api/v1/executions/{execution_id}/modelCalls'
   _globals['_EXECUTIONSERVICE'].methods_by_name['DeleteExecution']._loaded_options = None
   _globals['_EXECUTIONSERVICE'].methods_by_name['DeleteExecution']._serialized_options = b'\202\323\344\223\002#*!/api/v1/executions/{execution_id}'
-  _globals['_GETEXECUTIONREQUEST']._serialized_start=273
-  _globals['_GETEXECUTIONREQUEST']._serialized_end=359
-  _globals['_GETEXECUTIONRESPONSE']._serialized_start=362
-  _globals['_GETEXECUTIONRESPONSE']._serialized_end=509
-  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_start=511
-  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_end=605
-  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_start=608
-  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_end=801
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=803
-  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=849
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=851
-  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=918
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=921
-  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1218
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1220
-  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1312
-  _globals['_LISTMODELCALLSREQUEST']._serialized_start=1314
-  _globals['_LISTMODELCALLSREQUEST']._serialized_end=1398
-  _globals['_LISTMODELCALLSRESPONSE']._serialized_start=1400
-  _globals['_LISTMODELCALLSRESPONSE']._serialized_end=1487
-  _globals['_PROMPTMESSAGE']._serialized_start=1489
-  _globals['_PROMPTMESSAGE']._serialized_end=1548
-  _globals['_MODELCALL']._serialized_start=1551
-  _globals['_MODELCALL']._serialized_end=1932
-  _globals['_DELETEEXECUTIONREQUEST']._serialized_start=1934
-  _globals['_DELETEEXECUTIONREQUEST']._serialized_end=1980
-  _globals['_DELETEEXECUTIONRESPONSE']._serialized_start=1982
-  _globals['_DELETEEXECUTIONRESPONSE']._serialized_end=2007
-  _globals['_EXECUTIONSERVICE']._serialized_start=2010
-  _globals['_EXECUTIONSERVICE']._serialized_end=2842
+  _globals['_GETEXECUTIONREQUEST']._serialized_start=333
+  _globals['_GETEXECUTIONREQUEST']._serialized_end=446
+  _globals['_GETEXECUTIONRESPONSE']._serialized_start=449
+  _globals['_GETEXECUTIONRESPONSE']._serialized_end=596
+  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_start=598
+  _globals['_FOLLOWEXECUTIONREQUEST']._serialized_end=719
+  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_start=722
+  _globals['_FOLLOWEXECUTIONRESPONSE']._serialized_end=915
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_start=917
+  _globals['_CANCELEXECUTIONREQUEST']._serialized_end=990
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_start=992
+  _globals['_CANCELEXECUTIONRESPONSE']._serialized_end=1059
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_start=1062
+  _globals['_LISTEXECUTIONSREQUEST']._serialized_end=1359
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_start=1361
+  _globals['_LISTEXECUTIONSRESPONSE']._serialized_end=1453
+  _globals['_LISTMODELCALLSREQUEST']._serialized_start=1455
+  _globals['_LISTMODELCALLSREQUEST']._serialized_end=1566
+  _globals['_LISTMODELCALLSRESPONSE']._serialized_start=1568
+  _globals['_LISTMODELCALLSRESPONSE']._serialized_end=1655
+  _globals['_PROMPTMESSAGE']._serialized_start=1657
+  _globals['_PROMPTMESSAGE']._serialized_end=1716
+  _globals['_MODELCALL']._serialized_start=1719
+  _globals['_MODELCALL']._serialized_end=2100
+  _globals['_DELETEEXECUTIONREQUEST']._serialized_start=2102
+  _globals['_DELETEEXECUTIONREQUEST']._serialized_end=2175
+  _globals['_DELETEEXECUTIONRESPONSE']._serialized_start=2177
+  _globals['_DELETEEXECUTIONRESPONSE']._serialized_end=2202
+  _globals['_EXECUTIONSERVICE']._serialized_start=2205
+  _globals['_EXECUTIONSERVICE']._serialized_end=3037
 # @@protoc_insertion_point(module_scope)

@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/reasoning_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"w\n\rReasonRequest\x12\'\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTask\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\ntrace_view\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TraceView\":\n\x0eReasonResponse\x12(\n\treasoning\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Reasoning\"\xbf\x01\n\x17ReasonIterationsRequest\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"\xd9\x02\n\x18ReasonIterationsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07started\x18\x04 \x01(\x0b\x32\x1c.reasond.v1.ExecutionStartedH\x00\x12*\n\titeration\x18\x05 \x01(\x0b\x32\x15.reasond.v1.IterationH\x00\x12&\n\x05\x64\x65lta\x18\x06 \x01(\x0b\x32\x15.reasond.v1.TextDeltaH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x12*\n\tcompleted\x18\x08 \x01(\x0b\x32\x15.reasond.v1.ReasoningH\x00\x42\x07\n\x05\x65vent\">\n\x15ListStrategiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\xe8\x01\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1a\n\x12\x63onfig_schema_json\x18\x03 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_config_json\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\x12\x15\n\rceilings_json\x18\x07 \x01(\t\x12)\n\ncost_class\x18\x08 \x01(\x0e\x32\x15.reasond.v1.CostClass\x12\x14\n\x0c\x63ost_formula\x18\t \x01(\t\"\x8c\x01\n\x16ListStrategiesResponse\x12(\n\nstrategies\x18\x01 \x03(\x0b\x32\x14.reasond.v1.Strategy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x0e\n\x06models\x18\x05 \x03(\t*\x86\x01\n\tCostClass\x12\x1a\n\x16\x43OST_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OST_CLASS_CONSTANT\x10\x01\x12\x15\n\x11\x43OST_CLASS_LINEAR\x10\x02\x12\x16\n\x12\x43OST_CLASS_SAMPLED\x10\x03\x12\x15\n\x11\x43OST_CLASS_SEARCH\x10\x04\x32\xf5\x02\n\x10ReasoningService\x12\x65\n\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\"$\x82\xd3\xe4\x93\x02\x1e\"\x19/api/v1/reasoning:execute:\x01*\x12\x84\x01\n\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/api/v1/reasoning:stream:\x01*0\x01\x12s\n\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/strategiesB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"reasond/v1/reasoning_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\"|\n\rReasonRequest\x12,\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTaskB\x03\xe0\x41\x02\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12)\n\ntrace_view\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TraceView\":\n\x0eReasonResponse\x12(\n\treasoning\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Reasoning\"\xbf\x01\n\x17ReasonIterationsRequest\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x19.reasond.v1.ReasoningTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"\xd9\x02\n\x18ReasonIterationsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x07started\x18\x04 \x01(\x0b\x32\x1c.reasond.v1.ExecutionStartedH\x00\x12*\n\titeration\x18\x05 \x01(\x0b\x32\x15.reasond.v1.IterationH\x00\x12&\n\x05\x64\x65lta\x18\x06 \x01(\x0b\x32\x15.reasond.v1.TextDeltaH\x00\x12*\n\theartbeat\x18\x07 \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x12*\n\tcompleted\x18\x08 \x01(\x0b\x32\x15.reasond.v1.ReasoningH\x00\x42\x07\n\x05\x65vent\">\n\x15ListStrategiesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"\xe8\x01\n\x08Strategy\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x1a\n\x12\x63onfig_schema_json\x18\x03 \x01(\t\x12\x1b\n\x13\x64\x65\x66\x61ult_config_json\x18\x04 \x01(\t\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\x12\x12\n\nis_default\x18\x06 \x01(\x08\x12\x15\n\rceilings_json\x18\x07 \x01(\t\x12)\n\ncost_class\x18\x08 \x01(\x0e\x32\x15.reasond.v1.CostClass\x12\x14\n\x0c\x63ost_formula\x18\t \x01(\t\"\x8c\x01\n\x16ListStrategiesResponse\x12(\n\nstrategies\x18\x01 \x03(\x0b\x32\x14.reasond.v1.Strategy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x0e\n\x06models\x18\x05 \x03(\t*\x86\x01\n\tCostClass\x12\x1a\n\x16\x43OST_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43OST_CLASS_CONSTANT\x10\x01\x12\x15\n\x11\x43OST_CLASS_LINEAR\x10\x02\x12\x16\n\x12\x43OST_CLASS_SAMPLED\x10\x03\x12\x15\n\x11\x43OST_CLASS_SEARCH\x10\x04\x32\xf5\x02\n\x10ReasoningService\x12\x65\n\x06Reason\x12\x19.reasond.v1.ReasonRequest\x1a\x1a.reasond.v1.ReasonResponse\"$\x82\xd3\xe4\x93\x02\x1e\"\x19/api/v1/reasoning:execute:\x01*\x12\x84\x01\n\x10ReasonIterations\x12#.reasond.v1.ReasonIterationsRequest\x1a$.reasond.v1.ReasonIterationsResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/api/v1/reasoning:stream:\x01*0\x01\x12s\n\x0eListStrategies\x12!.reasond.v1.ListStrategiesRequest\x1a\".reasond.v1.ListStrategiesResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/api/v1/strategiesB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,28 +37,30 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.reasoning_servic
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
+  _globals['_REASONREQUEST'].fields_by_name['task']._loaded_options = None
+  _globals['_REASONREQUEST'].fields_by_name['task']._serialized_options = b'\340A\002'
   _globals['_REASONINGSERVICE'].methods_by_name['Reason']._loaded_options = None
   _globals['_REASONINGSERVICE'].methods_by_name['Reason']._serialized_options = b'\202\323\344\223\002\036\"\031/api/v1/reasoning:execute:\001*'
   _globals['_REASONINGSERVICE'].methods_by_name['ReasonIterations']._loaded_options = None
   _globals['_REASONINGSERVICE'].methods_by_name['ReasonIterations']._serialized_options = b'\202\323\344\223\002\035\"\030/api/v1/reasoning:stream:\001*'
   _globals['_REASONINGSERVICE'].methods_by_name['ListStrategies']._loaded_options = None
   _globals['_REASONINGSERVICE'].methods_by_name['ListStrategies']._serialized_options = b'\202\323\344\223\002\024\022\022/api/v1/strategies'
-  _globals['_COSTCLASS']._serialized_start=1307
-  _globals['_COSTCLASS']._serialized_end=1441
-  _globals['_REASONREQUEST']._serialized_start=141
-  _globals['_REASONREQUEST']._serialized_end=260
-  _globals['_REASONRESPONSE']._serialized_start=262
-  _globals['_REASONRESPONSE']._serialized_end=320
-  _globals['_REASONITERATIONSREQUEST']._serialized_start=323
-  _globals['_REASONITERATIONSREQUEST']._serialized_end=514
-  _globals['_REASONITERATIONSRESPONSE']._serialized_start=517
-  _globals['_REASONITERATIONSRESPONSE']._serialized_end=862
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=864
-  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=926
-  _globals['_STRATEGY']._serialized_start=929
-  _globals['_STRATEGY']._serialized_end=1161
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1164
-  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1304
-  _globals['_REASONINGSERVICE']._serialized_start=1444
-  _globals['_REASONINGSERVICE']._serialized_end=1817
+  _globals['_COSTCLASS']._serialized_start=1345
+  _globals['_COSTCLASS']._serialized_end=1479
+  _globals['_REASONREQUEST']._serialized_start=174
+  _globals['_REASONREQUEST']._serialized_end=298
+  _globals['_REASONRESPONSE']._serialized_start=300
+  _globals['_REASONRESPONSE']._serialized_end=358
+  _globals['_REASONITERATIONSREQUEST']._serialized_start=361
+  _globals['_REASONITERATIONSREQUEST']._serialized_end=552
+  _globals['_REASONITERATIONSRESPONSE']._serialized_start=555
+  _globals['_REASONITERATIONSRESPONSE']._serialized_end=900
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_start=902
+  _globals['_LISTSTRATEGIESREQUEST']._serialized_end=964
+  _globals['_STRATEGY']._serialized_start=967
+  _globals['_STRATEGY']._serialized_end=1199
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_start=1202
+  _globals['_LISTSTRATEGIESRESPONSE']._serialized_end=1342
+  _globals['_REASONINGSERVICE']._serialized_start=1482
+  _globals['_REASONINGSERVICE']._serialized_end=1855
 # @@protoc_insertion_point(module_scope)

@@ -24,12 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
 from reasond.v1 import repairs_pb2 as reasond_dot_v1_dot_repairs__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1freasond/v1/repair_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"I\n\rRepairRequest\x12$\n\x04task\x18\x01 \x01(\x0b\x32\x16.reasond.v1.RepairTask\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"4\n\x0eRepairResponse\x12\"\n\x06repair\x18\x01 \x01(\x0b\x32\x12.reasond.v1.Repair\"\xb7\x01\n\x12RepairStepsRequest\x12&\n\x04task\x18\x01 \x01(\x0b\x32\x16.reasond.v1.RepairTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"4\n\x0bRepairDelta\x12\x17\n\x0fiteration_index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xba\x04\n\x13RepairStepsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x07started\x18\x04 \x01(\x0b\x32\x19.reasond.v1.RepairStartedH\x00\x12,\n\x08\x62\x61seline\x18\x05 \x01(\x0b\x32\x18.reasond.v1.BaselineStepH\x00\x12.\n\tcandidate\x18\x06 \x01(\x0b\x32\x19.reasond.v1.CandidateStepH\x00\x12,\n\x08\x63ritique\x18\x07 \x01(\x0b\x32\x18.reasond.v1.CritiqueStepH\x00\x12\x30\n\nreflection\x18\x08 \x01(\x0b\x32\x1a.reasond.v1.ReflectionStepH\x00\x12$\n\x04vote\x18\t \x01(\x0b\x32\x14.reasond.v1.VoteStepH\x00\x12\x30\n\nvalidation\x18\n \x01(\x0b\x32\x1a.reasond.v1.ValidationStepH\x00\x12\'\n\tcompleted\x18\x0b \x01(\x0b\x32\x12.reasond.v1.RepairH\x00\x12(\n\x05\x64\x65lta\x18\x0c \x01(\x0b\x32\x17.reasond.v1.RepairDeltaH\x00\x12*\n\theartbeat\x18\r \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"(\n\x10GetRepairRequest\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\"\x87\x01\n\x11GetRepairResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\x12\"\n\x06repair\x18\x02 \x01(\x0b\x32\x12.reasond.v1.Repair\x12$\n\x04task\x18\x03 \x01(\x0b\x32\x16.reasond.v1.RepairTask\"@\n\x15\x43reateSnapshotRequest\x12\'\n\x08manifest\x18\x01 \x03(\x0b\x32\x15.reasond.v1.FileEntry\"Q\n\x16\x43reateSnapshotResponse\x12&\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.reasond.v1.Snapshot\x12\x0f\n\x07missing\x18\x02 \x03(\t\"&\n\x12UploadBlobsRequest\x12\x10\n\x08\x63ontents\x18\x01 \x03(\x0c\"&\n\x13UploadBlobsResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x19\n\x17ListEnvironmentsRequest\"Z\n\x0b\x45nvironment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x18.reasond.v1.ResultFormat\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"\x84\x01\n\x18ListEnvironmentsResponse\x12-\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x17.reasond.v1.Environment\x12\'\n\x05level\x18\x02 \x01(\x0e\x32\x18.reasond.v1.SandboxLevel\x12\x10\n\x08\x63ommands\x18\x03 \x03(\t2\xc0\x05\n\rRepairService\x12\x63\n\x06Repair\x12\x19.reasond.v1.RepairRequest\x1a\x1a.reasond.v1.RepairResponse\"\"\x82\xd3\xe4\x93\x02\x1c\"\x17/api/v1/repairs:execute:\x01*\x12s\n\x0bRepairSteps\x12\x1e.reasond.v1.RepairStepsRequest\x1a\x1f.reasond.v1.RepairStepsResponse\"!\x82\xd3\xe4\x93\x02\x1b\"\x16/api/v1/repairs:stream:\x01*0\x01\x12p\n\tGetRepair\x12\x1c.reasond.v1.GetRepairRequest\x1a\x1d.reasond.v1.GetRepairResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/repairs/{execution_id}\x12u\n\x0e\x43reateSnapshot\x12!.reasond.v1.CreateSnapshotRequest\x1a\".reasond.v1.CreateSnapshotResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\"\x11/api/v1/snapshots:\x01*\x12o\n\x0bUploadBlobs\x12\x1e.reasond.v1.UploadBlobsRequest\x1a\x1f.reasond.v1.UploadBlobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/api/v1/blobs:upload:\x01*\x12{\n\x10ListEnvironments\x12#.reasond.v1.ListEnvironmentsRequest\x1a$.reasond.v1.ListEnvironmentsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/environmentsB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1freasond/v1/repair_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x18reasond/v1/repairs.proto\"N\n\rRepairRequest\x12)\n\x04task\x18\x01 \x01(\x0b\x32\x16.reasond.v1.RepairTaskB\x03\xe0\x41\x02\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"4\n\x0eRepairResponse\x12\"\n\x06repair\x18\x01 \x01(\x0b\x32\x12.reasond.v1.Repair\"\xb7\x01\n\x12RepairStepsRequest\x12&\n\x04task\x18\x01 \x01(\x0b\x32\x16.reasond.v1.RepairTaskH\x00\x12-\n\x06resume\x18\x02 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x04 \x01(\x08\x12\x14\n\x0ckeep_running\x18\x05 \x01(\x08\x42\x08\n\x06source\"4\n\x0bRepairDelta\x12\x17\n\x0fiteration_index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xba\x04\n\x13RepairStepsResponse\x12\x14\n\x0c\x65xecution_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x07started\x18\x04 \x01(\x0b\x32\x19.reasond.v1.RepairStartedH\x00\x12,\n\x08\x62\x61seline\x18\x05 \x01(\x0b\x32\x18.reasond.v1.BaselineStepH\x00\x12.\n\tcandidate\x18\x06 \x01(\x0b\x32\x19.reasond.v1.CandidateStepH\x00\x12,\n\x08\x63ritique\x18\x07 \x01(\x0b\x32\x18.reasond.v1.CritiqueStepH\x00\x12\x30\n\nreflection\x18\x08 \x01(\x0b\x32\x1a.reasond.v1.ReflectionStepH\x00\x12$\n\x04vote\x18\t \x01(\x0b\x32\x14.reasond.v1.VoteStepH\x00\x12\x30\n\nvalidation\x18\n \x01(\x0b\x32\x1a.reasond.v1.ValidationStepH\x00\x12\'\n\tcompleted\x18\x0b \x01(\x0b\x32\x12.reasond.v1.RepairH\x00\x12(\n\x05\x64\x65lta\x18\x0c \x01(\x0b\x32\x17.reasond.v1.RepairDeltaH\x00\x12*\n\theartbeat\x18\r \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"C\n\x10GetRepairRequest\x12/\n\x0c\x65xecution_id\x18\x01 \x01(\tB\x19\xe0\x41\x02\xfa\x41\x13\n\x11reasond/Execution\"\x87\x01\n\x11GetRepairResponse\x12(\n\texecution\x18\x01 \x01(\x0b\x32\x15.reasond.v1.Execution\x12\"\n\x06repair\x18\x02 \x01(\x0b\x32\x12.reasond.v1.Repair\x12$\n\x04task\x18\x03 \x01(\x0b\x32\x16.reasond.v1.RepairTask\"E\n\x15\x43reateSnapshotRequest\x12,\n\x08manifest\x18\x01 \x03(\x0b\x32\x15.reasond.v1.FileEntryB\x03\xe0\x41\x02\"Q\n\x16\x43reateSnapshotResponse\x12&\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.reasond.v1.Snapshot\x12\x0f\n\x07missing\x18\x02 \x03(\t\"+\n\x12UploadBlobsRequest\x12\x15\n\x08\x63ontents\x18\x01 \x03(\x0c\x42\x03\xe0\x41\x02\"&\n\x13UploadBlobsResponse\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\"\x19\n\x17ListEnvironmentsRequest\"Z\n\x0b\x45nvironment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x18.reasond.v1.ResultFormat\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\"\x84\x01\n\x18ListEnvironmentsResponse\x12-\n\x0c\x65nvironments\x18\x01 \x03(\x0b\x32\x17.reasond.v1.Environment\x12\'\n\x05level\x18\x02 \x01(\x0e\x32\x18.reasond.v1.SandboxLevel\x12\x10\n\x08\x63ommands\x18\x03 \x03(\t2\xc0\x05\n\rRepairService\x12\x63\n\x06Repair\x12\x19.reasond.v1.RepairRequest\x1a\x1a.reasond.v1.RepairResponse\"\"\x82\xd3\xe4\x93\x02\x1c\"\x17/api/v1/repairs:execute:\x01*\x12s\n\x0bRepairSteps\x12\x1e.reasond.v1.RepairStepsRequest\x1a\x1f.reasond.v1.RepairStepsResponse\"!\x82\xd3\xe4\x93\x02\x1b\"\x16/api/v1/repairs:stream:\x01*0\x01\x12p\n\tGetRepair\x12\x1c.reasond.v1.GetRepairRequest\x1a\x1d.reasond.v1.GetRepairResponse\"&\x82\xd3\xe4\x93\x02 \x12\x1e/api/v1/repairs/{execution_id}\x12u\n\x0e\x43reateSnapshot\x12!.reasond.v1.CreateSnapshotRequest\x1a\".reasond.v1.CreateSnapshotResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\"\x11/api/v1/snapshots:\x01*\x12o\n\x0bUploadBlobs\x12\x1e.reasond.v1.UploadBlobsRequest\x1a\x1f.reasond.v1.UploadBlobsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/api/v1/blobs:upload:\x01*\x12{\n\x10ListEnvironments\x12#.reasond.v1.ListEnvironmentsRequest\x1a$.reasond.v1.ListEnvironmentsResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/api/v1/environmentsB9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +39,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.repair_service_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
+  _globals['_REPAIRREQUEST'].fields_by_name['task']._loaded_options = None
+  _globals['_REPAIRREQUEST'].fields_by_name['task']._serialized_options = b'\340A\002'
+  _globals['_GETREPAIRREQUEST'].fields_by_name['execution_id']._loaded_options = None
+  _globals['_GETREPAIRREQUEST'].fields_by_name['execution_id']._serialized_options = b'\340A\002\372A\023\n\021reasond/Execution'
+  _globals['_CREATESNAPSHOTREQUEST'].fields_by_name['manifest']._loaded_options = None
+  _globals['_CREATESNAPSHOTREQUEST'].fields_by_name['manifest']._serialized_options = b'\340A\002'
+  _globals['_UPLOADBLOBSREQUEST'].fields_by_name['contents']._loaded_options = None
+  _globals['_UPLOADBLOBSREQUEST'].fields_by_name['contents']._serialized_options = b'\340A\002'
   _globals['_REPAIRSERVICE'].methods_by_name['Repair']._loaded_options = None
   _globals['_REPAIRSERVICE'].methods_by_name['Repair']._serialized_options = b'\202\323\344\223\002\034\"\027/api/v1/repairs:execute:\001*'
   _globals['_REPAIRSERVICE'].methods_by_name['RepairSteps']._loaded_options = None
@@ -49,34 +59,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPAIRSERVICE'].methods_by_name['UploadBlobs']._serialized_options = b'\202\323\344\223\002\031\"\024/api/v1/blobs:upload:\001*'
   _globals['_REPAIRSERVICE'].methods_by_name['ListEnvironments']._loaded_options = None
   _globals['_REPAIRSERVICE'].methods_by_name['ListEnvironments']._serialized_options = b'\202\323\344\223\002\026\022\024/api/v1/environments'
-  _globals['_REPAIRREQUEST']._serialized_start=164
-  _globals['_REPAIRREQUEST']._serialized_end=237
-  _globals['_REPAIRRESPONSE']._serialized_start=239
-  _globals['_REPAIRRESPONSE']._serialized_end=291
-  _globals['_REPAIRSTEPSREQUEST']._serialized_start=294
-  _globals['_REPAIRSTEPSREQUEST']._serialized_end=477
-  _globals['_REPAIRDELTA']._serialized_start=479
-  _globals['_REPAIRDELTA']._serialized_end=531
-  _globals['_REPAIRSTEPSRESPONSE']._serialized_start=534
-  _globals['_REPAIRSTEPSRESPONSE']._serialized_end=1104
-  _globals['_GETREPAIRREQUEST']._serialized_start=1106
-  _globals['_GETREPAIRREQUEST']._serialized_end=1146
-  _globals['_GETREPAIRRESPONSE']._serialized_start=1149
-  _globals['_GETREPAIRRESPONSE']._serialized_end=1284
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=1286
-  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=1350
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=1352
-  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=1433
-  _globals['_UPLOADBLOBSREQUEST']._serialized_start=1435
-  _globals['_UPLOADBLOBSREQUEST']._serialized_end=1473
-  _globals['_UPLOADBLOBSRESPONSE']._serialized_start=1475
-  _globals['_UPLOADBLOBSRESPONSE']._serialized_end=1513
-  _globals['_LISTENVIRONMENTSREQUEST']._serialized_start=1515
-  _globals['_LISTENVIRONMENTSREQUEST']._serialized_end=1540
-  _globals['_ENVIRONMENT']._serialized_start=1542
-  _globals['_ENVIRONMENT']._serialized_end=1632
-  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_start=1635
-  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_end=1767
-  _globals['_REPAIRSERVICE']._serialized_start=1770
-  _globals['_REPAIRSERVICE']._serialized_end=2474
+  _globals['_REPAIRREQUEST']._serialized_start=224
+  _globals['_REPAIRREQUEST']._serialized_end=302
+  _globals['_REPAIRRESPONSE']._serialized_start=304
+  _globals['_REPAIRRESPONSE']._serialized_end=356
+  _globals['_REPAIRSTEPSREQUEST']._serialized_start=359
+  _globals['_REPAIRSTEPSREQUEST']._serialized_end=542
+  _globals['_REPAIRDELTA']._serialized_start=544
+  _globals['_REPAIRDELTA']._serialized_end=596
+  _globals['_REPAIRSTEPSRESPONSE']._serialized_start=599
+  _globals['_REPAIRSTEPSRESPONSE']._serialized_end=1169
+  _globals['_GETREPAIRREQUEST']._serialized_start=1171
+  _globals['_GETREPAIRREQUEST']._serialized_end=1238
+  _globals['_GETREPAIRRESPONSE']._serialized_start=1241
+  _globals['_GETREPAIRRESPONSE']._serialized_end=1376
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_start=1378
+  _globals['_CREATESNAPSHOTREQUEST']._serialized_end=1447
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_start=1449
+  _globals['_CREATESNAPSHOTRESPONSE']._serialized_end=1530
+  _globals['_UPLOADBLOBSREQUEST']._serialized_start=1532
+  _globals['_UPLOADBLOBSREQUEST']._serialized_end=1575
+  _globals['_UPLOADBLOBSRESPONSE']._serialized_start=1577
+  _globals['_UPLOADBLOBSRESPONSE']._serialized_end=1615
+  _globals['_LISTENVIRONMENTSREQUEST']._serialized_start=1617
+  _globals['_LISTENVIRONMENTSREQUEST']._serialized_end=1642
+  _globals['_ENVIRONMENT']._serialized_start=1644
+  _globals['_ENVIRONMENT']._serialized_end=1734
+  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_start=1737
+  _globals['_LISTENVIRONMENTSRESPONSE']._serialized_end=1869
+  _globals['_REPAIRSERVICE']._serialized_start=1872
+  _globals['_REPAIRSERVICE']._serialized_end=2576
 # @@protoc_insertion_point(module_scope)

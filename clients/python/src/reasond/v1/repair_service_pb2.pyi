@@ -274,7 +274,7 @@ class CreateSnapshotRequest(google.protobuf.message.Message):
     MANIFEST_FIELD_NUMBER: builtins.int
     @property
     def manifest(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[reasond.v1.repairs_pb2.FileEntry]:
-        """The files, 1-5,000, at most 32 MiB together."""
+        """The files, 1-5,000, at most 32 MiB together. Required."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class UploadBlobsRequest(google.protobuf.message.Message):
     CONTENTS_FIELD_NUMBER: builtins.int
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """Contents that a snapshot of the caller misses, at most 3 MiB together."""
+        """Contents that a snapshot of the caller misses, at most 3 MiB together. Required."""
 
     def __init__(
         self,

@@ -331,7 +331,7 @@ class SourceFile(google.protobuf.message.Message):
     CONTENT_FIELD_NUMBER: builtins.int
     IS_EXECUTABLE_FIELD_NUMBER: builtins.int
     path: builtins.str
-    """Relative to the root, with slashes."""
+    """Relative to the root, with slashes. Required."""
     content: builtins.bytes
     """The bytes of the file."""
     is_executable: builtins.bool
@@ -378,9 +378,9 @@ class FileEntry(google.protobuf.message.Message):
     SIZE_BYTES_FIELD_NUMBER: builtins.int
     IS_EXECUTABLE_FIELD_NUMBER: builtins.int
     path: builtins.str
-    """Relative to the root, with slashes."""
+    """Relative to the root, with slashes. Required."""
     digest: builtins.str
-    """SHA-256 of the content, 64 hexadecimal digits."""
+    """SHA-256 of the content, 64 hexadecimal digits. Required."""
     size_bytes: builtins.int
     """Size of the content."""
     is_executable: builtins.bool
@@ -496,7 +496,7 @@ class Check(google.protobuf.message.Message):
     FORMAT_FIELD_NUMBER: builtins.int
     TIMEOUT_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Unique in the task, `^[a-z][a-z0-9_-]{0,63}$`."""
+    """Unique in the task, `^[a-z][a-z0-9_-]{0,63}$`. Required."""
     role: global___CheckRole.ValueType
     """What it is for."""
     command: builtins.str
@@ -505,7 +505,9 @@ class Check(google.protobuf.message.Message):
     """How it reports."""
     @property
     def argv(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The command and its arguments; no shell reads them. Needs the permission `repair:commands`."""
+        """The command and its arguments; no shell reads them. Required, unless `command` is set; needs the permission
+        `repair:commands`.
+        """
 
     @property
     def timeout(self) -> google.protobuf.duration_pb2.Duration:
@@ -732,7 +734,7 @@ class RepairTask(google.protobuf.message.Message):
 
     @property
     def checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Check]:
-        """The checks, at most 20; a patch needs one of the role REPRODUCE or REGRESSION."""
+        """The checks, at most 20. Required for a patch: one of the role REPRODUCE or REGRESSION."""
 
     @property
     def report(self) -> global___CriticReport:

@@ -906,9 +906,9 @@ class ToolCall(google.protobuf.message.Message):
     TOOL_FIELD_NUMBER: builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: builtins.int
     call_id: builtins.str
-    """Identifies the call within the execution."""
+    """Identifies the call within the execution. Required."""
     tool: builtins.str
-    """Name of the tool."""
+    """Name of the tool. Required."""
     arguments_json: builtins.str
     """The arguments as JSON text, exactly as given."""
     def __init__(
@@ -932,7 +932,7 @@ class ToolResult(google.protobuf.message.Message):
     RESULT_JSON_FIELD_NUMBER: builtins.int
     IS_ERROR_FIELD_NUMBER: builtins.int
     call_id: builtins.str
-    """The call that this answers."""
+    """The call that this answers. Required."""
     result_json: builtins.str
     """The result as JSON text, exactly as returned."""
     is_error: builtins.bool

@@ -24,12 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
 from reasond.v1 import turns_pb2 as reasond_dot_v1_dot_turns__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dreasond/v1/turn_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\xdd\x01\n\x12\x45xecuteTurnRequest\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x15.reasond.v1.TurnStartH\x00\x12*\n\x07reentry\x18\x02 \x01(\x0b\x32\x17.reasond.v1.TurnReentryH\x00\x12-\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x05 \x01(\x08\x12\x0e\n\x06\x66ollow\x18\x06 \x01(\x08\x42\x08\n\x06source\"D\n\tTurnDelta\x12\x17\n\x0fiteration_index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x10\n\x08is_draft\x18\x03 \x01(\x08\"\xfe\x03\n\x13\x45xecuteTurnResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07started\x18\x04 \x01(\x0b\x32\x17.reasond.v1.TurnStartedH\x00\x12/\n\nmodel_call\x18\x05 \x01(\x0b\x32\x19.reasond.v1.ModelCallStepH\x00\x12$\n\x04tool\x18\x06 \x01(\x0b\x32\x14.reasond.v1.ToolStepH\x00\x12-\n\x0bmode_change\x18\x07 \x01(\x0b\x32\x16.reasond.v1.ModeChangeH\x00\x12+\n\nhanded_off\x18\x08 \x01(\x0b\x32\x15.reasond.v1.HandedOffH\x00\x12*\n\treentered\x18\t \x01(\x0b\x32\x15.reasond.v1.ReenteredH\x00\x12+\n\tcompleted\x18\n \x01(\x0b\x32\x16.reasond.v1.TurnResultH\x00\x12&\n\x05\x64\x65lta\x18\x0b \x01(\x0b\x32\x15.reasond.v1.TurnDeltaH\x00\x12*\n\theartbeat\x18\x0c \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"\x82\x01\n\x0eRunTurnRequest\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x15.reasond.v1.TurnStartH\x00\x12*\n\x07reentry\x18\x02 \x01(\x0b\x32\x17.reasond.v1.TurnReentryH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x08\n\x06source\"\x82\x01\n\x0fRunTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\x12\'\n\texit_mode\x18\x02 \x01(\x0e\x32\x14.reasond.v1.ExitMode\x12&\n\x06result\x18\x03 \x01(\x0b\x32\x16.reasond.v1.TurnResult\"\xb8\x01\n\x10TurnConversation\x12\x0e\n\x06system\x18\x01 \x01(\t\x12+\n\x07history\x18\x02 \x03(\x0b\x32\x1a.reasond.v1.HistoryMessage\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x10\n\x08material\x18\x04 \x01(\t\x12)\n\x07\x63ontext\x18\x05 \x03(\x0b\x32\x18.reasond.v1.ContextBlock\x12\x19\n\x11left_out_messages\x18\x06 \x01(\x05\"!\n\x0eGetTurnRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\"\x8d\x01\n\x0fGetTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\x12&\n\x06result\x18\x02 \x01(\x0b\x32\x16.reasond.v1.TurnResult\x12\x32\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x1c.reasond.v1.TurnConversation\"x\n\x10ListTurnsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nsession_id\x18\x03 \x01(\t\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.reasond.v1.ExecutionState\"M\n\x11ListTurnsResponse\x12\x1f\n\x05turns\x18\x01 \x03(\x0b\x32\x10.reasond.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x43\x61ncelTurnRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\"4\n\x12\x43\x61ncelTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\"$\n\x11\x44\x65leteTurnRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteTurnResponse\"/\n\x0e\x43haracterRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05limit\x18\x02 \x01(\x03\"\xad\x01\n\x15ReadToolResultRequest\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63\x61ll_id\x18\x02 \x01(\t\x12+\n\x05range\x18\x03 \x01(\x0b\x32\x1a.reasond.v1.CharacterRangeH\x00\x12\x16\n\x0cjson_pointer\x18\x04 \x01(\tH\x00\x12\x12\n\x08\x63ontains\x18\x05 \x01(\tH\x00\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x42\x06\n\x04part\"\'\n\x07TextHit\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x9a\x01\n\x16ReadToolResultResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10total_characters\x18\x04 \x01(\x03\x12!\n\x04hits\x18\x05 \x03(\x0b\x32\x13.reasond.v1.TextHit\x12\x10\n\x08is_error\x18\x06 \x01(\x08\"\'\n\x11GetSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\":\n\x12GetSessionResponse\x12$\n\x07session\x18\x01 \x01(\x0b\x32\x13.reasond.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x14ListSessionsResponse\x12%\n\x08sessions\x18\x01 \x03(\x0b\x32\x13.reasond.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x14\x44\x65leteSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x17\n\x15\x44\x65leteSessionResponse*U\n\x08\x45xitMode\x12\x19\n\x15\x45XIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45XIT_MODE_DONE\x10\x01\x12\x1a\n\x16\x45XIT_MODE_CLIENT_TOOLS\x10\x02\x32\x81\t\n\x0bTurnService\x12q\n\x0b\x45xecuteTurn\x12\x1e.reasond.v1.ExecuteTurnRequest\x1a\x1f.reasond.v1.ExecuteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/api/v1/turns:stream:\x01*0\x01\x12\x64\n\x07RunTurn\x12\x1a.reasond.v1.RunTurnRequest\x1a\x1b.reasond.v1.RunTurnResponse\" \x82\xd3\xe4\x93\x02\x1a\"\x15/api/v1/turns:execute:\x01*\x12\x63\n\x07GetTurn\x12\x1a.reasond.v1.GetTurnRequest\x1a\x1b.reasond.v1.GetTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/turns/{turn_id}\x12_\n\tListTurns\x12\x1c.reasond.v1.ListTurnsRequest\x1a\x1d.reasond.v1.ListTurnsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/turns\x12v\n\nCancelTurn\x12\x1d.reasond.v1.CancelTurnRequest\x1a\x1e.reasond.v1.CancelTurnResponse\")\x82\xd3\xe4\x93\x02#\"\x1e/api/v1/turns/{turn_id}:cancel:\x01*\x12l\n\nDeleteTurn\x12\x1d.reasond.v1.DeleteTurnRequest\x1a\x1e.reasond.v1.DeleteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19*\x17/api/v1/turns/{turn_id}\x12\x8e\x01\n\x0eReadToolResult\x12!.reasond.v1.ReadToolResultRequest\x1a\".reasond.v1.ReadToolResultResponse\"5\x82\xd3\xe4\x93\x02/\x12-/api/v1/turns/{turn_id}/toolResults/{call_id}\x12r\n\nGetSession\x12\x1d.reasond.v1.GetSessionRequest\x1a\x1e.reasond.v1.GetSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/sessions/{session_id}\x12k\n\x0cListSessions\x12\x1f.reasond.v1.ListSessionsRequest\x1a .reasond.v1.ListSessionsResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/api/v1/sessions\x12{\n\rDeleteSession\x12 .reasond.v1.DeleteSessionRequest\x1a!.reasond.v1.DeleteSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f*\x1d/api/v1/sessions/{session_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dreasond/v1/turn_service.proto\x12\nreasond.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x16reasond/v1/turns.proto\"\xdd\x01\n\x12\x45xecuteTurnRequest\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x15.reasond.v1.TurnStartH\x00\x12*\n\x07reentry\x18\x02 \x01(\x0b\x32\x17.reasond.v1.TurnReentryH\x00\x12-\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x1b.reasond.v1.ExecutionCursorH\x00\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x16\n\x0einclude_deltas\x18\x05 \x01(\x08\x12\x0e\n\x06\x66ollow\x18\x06 \x01(\x08\x42\x08\n\x06source\"D\n\tTurnDelta\x12\x17\n\x0fiteration_index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x10\n\x08is_draft\x18\x03 \x01(\x08\"\xfe\x03\n\x13\x45xecuteTurnResponse\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x07started\x18\x04 \x01(\x0b\x32\x17.reasond.v1.TurnStartedH\x00\x12/\n\nmodel_call\x18\x05 \x01(\x0b\x32\x19.reasond.v1.ModelCallStepH\x00\x12$\n\x04tool\x18\x06 \x01(\x0b\x32\x14.reasond.v1.ToolStepH\x00\x12-\n\x0bmode_change\x18\x07 \x01(\x0b\x32\x16.reasond.v1.ModeChangeH\x00\x12+\n\nhanded_off\x18\x08 \x01(\x0b\x32\x15.reasond.v1.HandedOffH\x00\x12*\n\treentered\x18\t \x01(\x0b\x32\x15.reasond.v1.ReenteredH\x00\x12+\n\tcompleted\x18\n \x01(\x0b\x32\x16.reasond.v1.TurnResultH\x00\x12&\n\x05\x64\x65lta\x18\x0b \x01(\x0b\x32\x15.reasond.v1.TurnDeltaH\x00\x12*\n\theartbeat\x18\x0c \x01(\x0b\x32\x15.reasond.v1.HeartbeatH\x00\x42\x07\n\x05\x65vent\"\x82\x01\n\x0eRunTurnRequest\x12&\n\x05start\x18\x01 \x01(\x0b\x32\x15.reasond.v1.TurnStartH\x00\x12*\n\x07reentry\x18\x02 \x01(\x0b\x32\x17.reasond.v1.TurnReentryH\x00\x12\x12\n\nrequest_id\x18\x03 \x01(\tB\x08\n\x06source\"\x82\x01\n\x0fRunTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\x12\'\n\texit_mode\x18\x02 \x01(\x0e\x32\x14.reasond.v1.ExitMode\x12&\n\x06result\x18\x03 \x01(\x0b\x32\x16.reasond.v1.TurnResult\"\xb8\x01\n\x10TurnConversation\x12\x0e\n\x06system\x18\x01 \x01(\t\x12+\n\x07history\x18\x02 \x03(\x0b\x32\x1a.reasond.v1.HistoryMessage\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x10\n\x08material\x18\x04 \x01(\t\x12)\n\x07\x63ontext\x18\x05 \x03(\x0b\x32\x18.reasond.v1.ContextBlock\x12\x19\n\x11left_out_messages\x18\x06 \x01(\x05\"7\n\x0eGetTurnRequest\x12%\n\x07turn_id\x18\x01 \x01(\tB\x14\xe0\x41\x02\xfa\x41\x0e\n\x0creasond/Turn\"\x8d\x01\n\x0fGetTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\x12&\n\x06result\x18\x02 \x01(\x0b\x32\x16.reasond.v1.TurnResult\x12\x32\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x1c.reasond.v1.TurnConversation\"\x8e\x01\n\x10ListTurnsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12(\n\nsession_id\x18\x03 \x01(\tB\x14\xfa\x41\x11\n\x0freasond/Session\x12)\n\x05state\x18\x04 \x01(\x0e\x32\x1a.reasond.v1.ExecutionState\"M\n\x11ListTurnsResponse\x12\x1f\n\x05turns\x18\x01 \x03(\x0b\x32\x10.reasond.v1.Turn\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\":\n\x11\x43\x61ncelTurnRequest\x12%\n\x07turn_id\x18\x01 \x01(\tB\x14\xe0\x41\x02\xfa\x41\x0e\n\x0creasond/Turn\"4\n\x12\x43\x61ncelTurnResponse\x12\x1e\n\x04turn\x18\x01 \x01(\x0b\x32\x10.reasond.v1.Turn\":\n\x11\x44\x65leteTurnRequest\x12%\n\x07turn_id\x18\x01 \x01(\tB\x14\xe0\x41\x02\xfa\x41\x0e\n\x0creasond/Turn\"\x14\n\x12\x44\x65leteTurnResponse\"/\n\x0e\x43haracterRange\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05limit\x18\x02 \x01(\x03\"\xc8\x01\n\x15ReadToolResultRequest\x12%\n\x07turn_id\x18\x01 \x01(\tB\x14\xe0\x41\x02\xfa\x41\x0e\n\x0creasond/Turn\x12\x14\n\x07\x63\x61ll_id\x18\x02 \x01(\tB\x03\xe0\x41\x02\x12+\n\x05range\x18\x03 \x01(\x0b\x32\x1a.reasond.v1.CharacterRangeH\x00\x12\x16\n\x0cjson_pointer\x18\x04 \x01(\tH\x00\x12\x12\n\x08\x63ontains\x18\x05 \x01(\tH\x00\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x42\x06\n\x04part\"\'\n\x07TextHit\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x9a\x01\n\x16ReadToolResultResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\x12\x18\n\x10total_characters\x18\x04 \x01(\x03\x12!\n\x04hits\x18\x05 \x03(\x0b\x32\x13.reasond.v1.TextHit\x12\x10\n\x08is_error\x18\x06 \x01(\x08\"@\n\x11GetSessionRequest\x12+\n\nsession_id\x18\x01 \x01(\tB\x17\xe0\x41\x02\xfa\x41\x11\n\x0freasond/Session\":\n\x12GetSessionResponse\x12$\n\x07session\x18\x01 \x01(\x0b\x32\x13.reasond.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x14ListSessionsResponse\x12%\n\x08sessions\x18\x01 \x03(\x0b\x32\x13.reasond.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"C\n\x14\x44\x65leteSessionRequest\x12+\n\nsession_id\x18\x01 \x01(\tB\x17\xe0\x41\x02\xfa\x41\x11\n\x0freasond/Session\"\x17\n\x15\x44\x65leteSessionResponse*U\n\x08\x45xitMode\x12\x19\n\x15\x45XIT_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x45XIT_MODE_DONE\x10\x01\x12\x1a\n\x16\x45XIT_MODE_CLIENT_TOOLS\x10\x02\x32\x81\t\n\x0bTurnService\x12q\n\x0b\x45xecuteTurn\x12\x1e.reasond.v1.ExecuteTurnRequest\x1a\x1f.reasond.v1.ExecuteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/api/v1/turns:stream:\x01*0\x01\x12\x64\n\x07RunTurn\x12\x1a.reasond.v1.RunTurnRequest\x1a\x1b.reasond.v1.RunTurnResponse\" \x82\xd3\xe4\x93\x02\x1a\"\x15/api/v1/turns:execute:\x01*\x12\x63\n\x07GetTurn\x12\x1a.reasond.v1.GetTurnRequest\x1a\x1b.reasond.v1.GetTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/api/v1/turns/{turn_id}\x12_\n\tListTurns\x12\x1c.reasond.v1.ListTurnsRequest\x1a\x1d.reasond.v1.ListTurnsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/api/v1/turns\x12v\n\nCancelTurn\x12\x1d.reasond.v1.CancelTurnRequest\x1a\x1e.reasond.v1.CancelTurnResponse\")\x82\xd3\xe4\x93\x02#\"\x1e/api/v1/turns/{turn_id}:cancel:\x01*\x12l\n\nDeleteTurn\x12\x1d.reasond.v1.DeleteTurnRequest\x1a\x1e.reasond.v1.DeleteTurnResponse\"\x1f\x82\xd3\xe4\x93\x02\x19*\x17/api/v1/turns/{turn_id}\x12\x8e\x01\n\x0eReadToolResult\x12!.reasond.v1.ReadToolResultRequest\x1a\".reasond.v1.ReadToolResultResponse\"5\x82\xd3\xe4\x93\x02/\x12-/api/v1/turns/{turn_id}/toolResults/{call_id}\x12r\n\nGetSession\x12\x1d.reasond.v1.GetSessionRequest\x1a\x1e.reasond.v1.GetSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/api/v1/sessions/{session_id}\x12k\n\x0cListSessions\x12\x1f.reasond.v1.ListSessionsRequest\x1a .reasond.v1.ListSessionsResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/api/v1/sessions\x12{\n\rDeleteSession\x12 .reasond.v1.DeleteSessionRequest\x1a!.reasond.v1.DeleteSessionResponse\"%\x82\xd3\xe4\x93\x02\x1f*\x1d/api/v1/sessions/{session_id}B9\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +39,22 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.turn_service_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
+  _globals['_GETTURNREQUEST'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_GETTURNREQUEST'].fields_by_name['turn_id']._serialized_options = b'\340A\002\372A\016\n\014reasond/Turn'
+  _globals['_LISTTURNSREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_LISTTURNSREQUEST'].fields_by_name['session_id']._serialized_options = b'\372A\021\n\017reasond/Session'
+  _globals['_CANCELTURNREQUEST'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_CANCELTURNREQUEST'].fields_by_name['turn_id']._serialized_options = b'\340A\002\372A\016\n\014reasond/Turn'
+  _globals['_DELETETURNREQUEST'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_DELETETURNREQUEST'].fields_by_name['turn_id']._serialized_options = b'\340A\002\372A\016\n\014reasond/Turn'
+  _globals['_READTOOLRESULTREQUEST'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_READTOOLRESULTREQUEST'].fields_by_name['turn_id']._serialized_options = b'\340A\002\372A\016\n\014reasond/Turn'
+  _globals['_READTOOLRESULTREQUEST'].fields_by_name['call_id']._loaded_options = None
+  _globals['_READTOOLRESULTREQUEST'].fields_by_name['call_id']._serialized_options = b'\340A\002'
+  _globals['_GETSESSIONREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_GETSESSIONREQUEST'].fields_by_name['session_id']._serialized_options = b'\340A\002\372A\021\n\017reasond/Session'
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['session_id']._loaded_options = None
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['session_id']._serialized_options = b'\340A\002\372A\021\n\017reasond/Session'
   _globals['_TURNSERVICE'].methods_by_name['ExecuteTurn']._loaded_options = None
   _globals['_TURNSERVICE'].methods_by_name['ExecuteTurn']._serialized_options = b'\202\323\344\223\002\031\"\024/api/v1/turns:stream:\001*'
   _globals['_TURNSERVICE'].methods_by_name['RunTurn']._loaded_options = None
@@ -57,56 +75,56 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TURNSERVICE'].methods_by_name['ListSessions']._serialized_options = b'\202\323\344\223\002\022\022\020/api/v1/sessions'
   _globals['_TURNSERVICE'].methods_by_name['DeleteSession']._loaded_options = None
   _globals['_TURNSERVICE'].methods_by_name['DeleteSession']._serialized_options = b'\202\323\344\223\002\037*\035/api/v1/sessions/{session_id}'
-  _globals['_EXITMODE']._serialized_start=2695
-  _globals['_EXITMODE']._serialized_end=2780
-  _globals['_EXECUTETURNREQUEST']._serialized_start=161
-  _globals['_EXECUTETURNREQUEST']._serialized_end=382
-  _globals['_TURNDELTA']._serialized_start=384
-  _globals['_TURNDELTA']._serialized_end=452
-  _globals['_EXECUTETURNRESPONSE']._serialized_start=455
-  _globals['_EXECUTETURNRESPONSE']._serialized_end=965
-  _globals['_RUNTURNREQUEST']._serialized_start=968
-  _globals['_RUNTURNREQUEST']._serialized_end=1098
-  _globals['_RUNTURNRESPONSE']._serialized_start=1101
-  _globals['_RUNTURNRESPONSE']._serialized_end=1231
-  _globals['_TURNCONVERSATION']._serialized_start=1234
-  _globals['_TURNCONVERSATION']._serialized_end=1418
-  _globals['_GETTURNREQUEST']._serialized_start=1420
-  _globals['_GETTURNREQUEST']._serialized_end=1453
-  _globals['_GETTURNRESPONSE']._serialized_start=1456
-  _globals['_GETTURNRESPONSE']._serialized_end=1597
-  _globals['_LISTTURNSREQUEST']._serialized_start=1599
-  _globals['_LISTTURNSREQUEST']._serialized_end=1719
-  _globals['_LISTTURNSRESPONSE']._serialized_start=1721
-  _globals['_LISTTURNSRESPONSE']._serialized_end=1798
-  _globals['_CANCELTURNREQUEST']._serialized_start=1800
-  _globals['_CANCELTURNREQUEST']._serialized_end=1836
-  _globals['_CANCELTURNRESPONSE']._serialized_start=1838
-  _globals['_CANCELTURNRESPONSE']._serialized_end=1890
-  _globals['_DELETETURNREQUEST']._serialized_start=1892
-  _globals['_DELETETURNREQUEST']._serialized_end=1928
-  _globals['_DELETETURNRESPONSE']._serialized_start=1930
-  _globals['_DELETETURNRESPONSE']._serialized_end=1950
-  _globals['_CHARACTERRANGE']._serialized_start=1952
-  _globals['_CHARACTERRANGE']._serialized_end=1999
-  _globals['_READTOOLRESULTREQUEST']._serialized_start=2002
-  _globals['_READTOOLRESULTREQUEST']._serialized_end=2175
-  _globals['_TEXTHIT']._serialized_start=2177
-  _globals['_TEXTHIT']._serialized_end=2216
-  _globals['_READTOOLRESULTRESPONSE']._serialized_start=2219
-  _globals['_READTOOLRESULTRESPONSE']._serialized_end=2373
-  _globals['_GETSESSIONREQUEST']._serialized_start=2375
-  _globals['_GETSESSIONREQUEST']._serialized_end=2414
-  _globals['_GETSESSIONRESPONSE']._serialized_start=2416
-  _globals['_GETSESSIONRESPONSE']._serialized_end=2474
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=2476
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=2536
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=2538
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=2624
-  _globals['_DELETESESSIONREQUEST']._serialized_start=2626
-  _globals['_DELETESESSIONREQUEST']._serialized_end=2668
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=2670
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=2693
-  _globals['_TURNSERVICE']._serialized_start=2783
-  _globals['_TURNSERVICE']._serialized_end=3936
+  _globals['_EXITMODE']._serialized_start=2921
+  _globals['_EXITMODE']._serialized_end=3006
+  _globals['_EXECUTETURNREQUEST']._serialized_start=221
+  _globals['_EXECUTETURNREQUEST']._serialized_end=442
+  _globals['_TURNDELTA']._serialized_start=444
+  _globals['_TURNDELTA']._serialized_end=512
+  _globals['_EXECUTETURNRESPONSE']._serialized_start=515
+  _globals['_EXECUTETURNRESPONSE']._serialized_end=1025
+  _globals['_RUNTURNREQUEST']._serialized_start=1028
+  _globals['_RUNTURNREQUEST']._serialized_end=1158
+  _globals['_RUNTURNRESPONSE']._serialized_start=1161
+  _globals['_RUNTURNRESPONSE']._serialized_end=1291
+  _globals['_TURNCONVERSATION']._serialized_start=1294
+  _globals['_TURNCONVERSATION']._serialized_end=1478
+  _globals['_GETTURNREQUEST']._serialized_start=1480
+  _globals['_GETTURNREQUEST']._serialized_end=1535
+  _globals['_GETTURNRESPONSE']._serialized_start=1538
+  _globals['_GETTURNRESPONSE']._serialized_end=1679
+  _globals['_LISTTURNSREQUEST']._serialized_start=1682
+  _globals['_LISTTURNSREQUEST']._serialized_end=1824
+  _globals['_LISTTURNSRESPONSE']._serialized_start=1826
+  _globals['_LISTTURNSRESPONSE']._serialized_end=1903
+  _globals['_CANCELTURNREQUEST']._serialized_start=1905
+  _globals['_CANCELTURNREQUEST']._serialized_end=1963
+  _globals['_CANCELTURNRESPONSE']._serialized_start=1965
+  _globals['_CANCELTURNRESPONSE']._serialized_end=2017
+  _globals['_DELETETURNREQUEST']._serialized_start=2019
+  _globals['_DELETETURNREQUEST']._serialized_end=2077
+  _globals['_DELETETURNRESPONSE']._serialized_start=2079
+  _globals['_DELETETURNRESPONSE']._serialized_end=2099
+  _globals['_CHARACTERRANGE']._serialized_start=2101
+  _globals['_CHARACTERRANGE']._serialized_end=2148
+  _globals['_READTOOLRESULTREQUEST']._serialized_start=2151
+  _globals['_READTOOLRESULTREQUEST']._serialized_end=2351
+  _globals['_TEXTHIT']._serialized_start=2353
+  _globals['_TEXTHIT']._serialized_end=2392
+  _globals['_READTOOLRESULTRESPONSE']._serialized_start=2395
+  _globals['_READTOOLRESULTRESPONSE']._serialized_end=2549
+  _globals['_GETSESSIONREQUEST']._serialized_start=2551
+  _globals['_GETSESSIONREQUEST']._serialized_end=2615
+  _globals['_GETSESSIONRESPONSE']._serialized_start=2617
+  _globals['_GETSESSIONRESPONSE']._serialized_end=2675
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=2677
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=2737
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=2739
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=2825
+  _globals['_DELETESESSIONREQUEST']._serialized_start=2827
+  _globals['_DELETESESSIONREQUEST']._serialized_end=2894
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=2896
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=2919
+  _globals['_TURNSERVICE']._serialized_start=3009
+  _globals['_TURNSERVICE']._serialized_end=4162
 # @@protoc_insertion_point(module_scope)

@@ -23,13 +23,15 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
+from google.api import resource_pb2 as google_dot_api_dot_resource__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from reasond.v1 import execution_pb2 as reasond_dot_v1_dot_execution__pb2
 from reasond.v1 import strategies_pb2 as reasond_dot_v1_dot_strategies__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16reasond/v1/turns.proto\x12\nreasond.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x1breasond/v1/strategies.proto\"H\n\nClientTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"S\n\x0c\x43ontextBlock\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05scope\x18\x02 \x01(\x0e\x32\x18.reasond.v1.ContextScope\x12\x0c\n\x04text\x18\x03 \x01(\t\"\xa4\x04\n\tTurnStart\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x18\n\x0bif_revision\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x10\n\x08material\x18\x04 \x01(\t\x12\x11\n\x04mode\x18\x05 \x01(\tH\x01\x88\x01\x01\x12,\n\x0c\x63lient_tools\x18\x06 \x03(\x0b\x32\x16.reasond.v1.ClientTool\x12)\n\x07\x63ontext\x18\x07 \x03(\x0b\x32\x18.reasond.v1.ContextBlock\x12\"\n\x06\x62udget\x18\x08 \x01(\x0b\x32\x12.reasond.v1.Budget\x12\x0e\n\x06system\x18\t \x01(\t\x12+\n\x07history\x18\n \x03(\x0b\x32\x1a.reasond.v1.HistoryMessage\x12\x13\n\x0btool_choice\x18\x0b \x01(\t\x12 \n\x13parallel_tool_calls\x18\x0c \x01(\x08H\x02\x88\x01\x01\x12\x1a\n\x12\x61nswer_schema_json\x18\r \x01(\t\x12\x0c\n\x04stop\x18\x0e \x03(\t\x12!\n\x06images\x18\x0f \x03(\x0b\x32\x11.reasond.v1.Image\x12\x18\n\x0btemperature\x18\x10 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x11 \x01(\x03H\x04\x88\x01\x01\x42\x0e\n\x0c_if_revisionB\x07\n\x05_modeB\x16\n\x14_parallel_tool_callsB\x0e\n\x0c_temperatureB\x07\n\x05_seed\"@\n\x08\x44\x65\x63ision\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x13\n\x0bis_approved\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"~\n\x0bTurnReentry\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\'\n\x07results\x18\x03 \x03(\x0b\x32\x16.reasond.v1.ToolResult\x12\'\n\tdecisions\x18\x04 \x03(\x0b\x32\x14.reasond.v1.Decision\"l\n\x0b\x43ontextItem\x12\x0e\n\x06source\x18\x01 \x01(\t\x12(\n\trendering\x18\x02 \x01(\x0e\x32\x15.reasond.v1.Rendering\x12\x0e\n\x06tokens\x18\x03 \x01(\x05\x12\x13\n\x0b\x66ull_tokens\x18\x04 \x01(\x05\"X\n\x0bTurnStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04mode\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x18\n\x10session_revision\x18\x04 \x01(\x03\"\x9c\x02\n\rModelCallStep\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x04goal\x18\x02 \x01(\x0e\x32\x17.reasond.v1.ContextGoal\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12 \n\x05usage\x18\x05 \x01(\x0b\x32\x11.reasond.v1.Usage\x12*\n\x07\x65lapsed\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x07\x63ontext\x18\x07 \x03(\x0b\x32\x17.reasond.v1.ContextItem\x12\r\n\x05tools\x18\x08 \x03(\t\x12\x0c\n\x04text\x18\t \x01(\t\x12#\n\x05\x63\x61lls\x18\n \x03(\x0b\x32\x14.reasond.v1.ToolCall\"\xd1\x01\n\x08ToolStep\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.reasond.v1.LedgerState\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x14\n\x0cresult_bytes\x18\x05 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12*\n\x07\x65lapsed\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\ris_concurrent\x18\x08 \x01(\x08\"A\n\nModeChange\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x10\n\x08old_mode\x18\x02 \x01(\t\x12\x10\n\x08new_mode\x18\x03 \x01(\t\"\x83\x01\n\x0bPendingCall\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.reasond.v1.ToolCall\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.reasond.v1.CallKind\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\"r\n\tHandedOff\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x17.reasond.v1.PendingCall\"+\n\tReentered\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61ll_ids\x18\x02 \x03(\t\"\x86\x02\n\nTurnResult\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12/\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x18.reasond.v1.FinishReason\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.reasond.v1.Usage\x12*\n\x07\x65lapsed\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12)\n\x05\x65rror\x18\t \x01(\x0b\x32\x1a.reasond.v1.ExecutionError\"\xba\x01\n\x0bLedgerEntry\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.reasond.v1.LedgerState\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x14\n\x0cresult_bytes\x18\x05 \x01(\x03\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x13\n\x0bresult_json\x18\x07 \x01(\t\x12\x0f\n\x07refusal\x18\x08 \x01(\t\"\x8e\x04\n\x04Turn\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TurnState\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12&\n\x07handoff\x18\x06 \x01(\x0b\x32\x15.reasond.v1.HandedOff\x12\'\n\x06ledger\x18\x07 \x03(\x0b\x32\x17.reasond.v1.LedgerEntry\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05usage\x18\x0b \x01(\x0b\x32\x11.reasond.v1.Usage\x12\x15\n\rlast_sequence\x18\x0c \x01(\x03\x12\x12\n\nrequest_id\x18\r \x01(\t\x12\x10\n\x08question\x18\x0e \x01(\t\x12\x0f\n\x07outcome\x18\x0f \x01(\t\x12\x0e\n\x06\x63lient\x18\x10 \x01(\t\x12\x0c\n\x04wire\x18\x11 \x01(\t\x12/\n\rfinish_reason\x18\x12 \x01(\x0e\x32\x18.reasond.v1.FinishReason\"\xfa\x01\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x14\n\x0copen_turn_id\x18\x04 \x01(\t\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*`\n\x0c\x43ontextScope\x12\x1d\n\x19\x43ONTEXT_SCOPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONTEXT_SCOPE_TURN\x10\x01\x12\x19\n\x15\x43ONTEXT_SCOPE_SESSION\x10\x02*|\n\x0b\x43ontextGoal\x12\x1c\n\x18\x43ONTEXT_GOAL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONTEXT_GOAL_PLANNING\x10\x01\x12\x1a\n\x16\x43ONTEXT_GOAL_SYNTHESIS\x10\x02\x12\x18\n\x14\x43ONTEXT_GOAL_SUMMARY\x10\x03*~\n\tRendering\x12\x19\n\x15RENDERING_UNSPECIFIED\x10\x00\x12\x12\n\x0eRENDERING_FULL\x10\x01\x12\x15\n\x11RENDERING_PREVIEW\x10\x02\x12\x15\n\x11RENDERING_SUMMARY\x10\x03\x12\x14\n\x10RENDERING_HANDLE\x10\x04*j\n\x08\x43\x61llKind\x12\x19\n\x15\x43\x41LL_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41LL_KIND_EXECUTE\x10\x01\x12\x15\n\x11\x43\x41LL_KIND_APPROVE\x10\x02\x12\x15\n\x11\x43\x41LL_KIND_RESOLVE\x10\x03*\xe6\x01\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15LEDGER_STATE_EXPECTED\x10\x01\x12\x18\n\x14LEDGER_STATE_STARTED\x10\x02\x12\x1b\n\x17LEDGER_STATE_HANDED_OFF\x10\x03\x12\x1a\n\x16LEDGER_STATE_SUCCEEDED\x10\x04\x12\x17\n\x13LEDGER_STATE_FAILED\x10\x05\x12\x18\n\x14LEDGER_STATE_UNKNOWN\x10\x06\x12\x18\n\x14LEDGER_STATE_NOT_RUN\x10\x07*\xc2\x01\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TURN_STATE_RUNNING\x10\x01\x12\x1e\n\x1aTURN_STATE_AWAITING_CLIENT\x10\x02\x12\x18\n\x14TURN_STATE_SUCCEEDED\x10\x03\x12\x15\n\x11TURN_STATE_FAILED\x10\x04\x12\x18\n\x14TURN_STATE_CANCELLED\x10\x05\x12\x16\n\x12TURN_STATE_EXPIRED\x10\x06\x42\x39\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16reasond/v1/turns.proto\x12\nreasond.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x19google/api/resource.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1areasond/v1/execution.proto\x1a\x1breasond/v1/strategies.proto\"M\n\nClientTool\x12\x11\n\x04name\x18\x01 \x01(\tB\x03\xe0\x41\x02\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"X\n\x0c\x43ontextBlock\x12\x11\n\x04name\x18\x01 \x01(\tB\x03\xe0\x41\x02\x12\'\n\x05scope\x18\x02 \x01(\x0e\x32\x18.reasond.v1.ContextScope\x12\x0c\n\x04text\x18\x03 \x01(\t\"\xbf\x04\n\tTurnStart\x12(\n\nsession_id\x18\x01 \x01(\tB\x14\xfa\x41\x11\n\x0freasond/Session\x12\x18\n\x0bif_revision\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x07message\x18\x03 \x01(\tB\x03\xe0\x41\x02\x12\x10\n\x08material\x18\x04 \x01(\t\x12\x11\n\x04mode\x18\x05 \x01(\tH\x01\x88\x01\x01\x12,\n\x0c\x63lient_tools\x18\x06 \x03(\x0b\x32\x16.reasond.v1.ClientTool\x12)\n\x07\x63ontext\x18\x07 \x03(\x0b\x32\x18.reasond.v1.ContextBlock\x12\"\n\x06\x62udget\x18\x08 \x01(\x0b\x32\x12.reasond.v1.Budget\x12\x0e\n\x06system\x18\t \x01(\t\x12+\n\x07history\x18\n \x03(\x0b\x32\x1a.reasond.v1.HistoryMessage\x12\x13\n\x0btool_choice\x18\x0b \x01(\t\x12 \n\x13parallel_tool_calls\x18\x0c \x01(\x08H\x02\x88\x01\x01\x12\x1a\n\x12\x61nswer_schema_json\x18\r \x01(\t\x12\x0c\n\x04stop\x18\x0e \x03(\t\x12!\n\x06images\x18\x0f \x03(\x0b\x32\x11.reasond.v1.Image\x12\x18\n\x0btemperature\x18\x10 \x01(\x01H\x03\x88\x01\x01\x12\x11\n\x04seed\x18\x11 \x01(\x03H\x04\x88\x01\x01\x42\x0e\n\x0c_if_revisionB\x07\n\x05_modeB\x16\n\x14_parallel_tool_callsB\x0e\n\x0c_temperatureB\x07\n\x05_seed\"E\n\x08\x44\x65\x63ision\x12\x14\n\x07\x63\x61ll_id\x18\x01 \x01(\tB\x03\xe0\x41\x02\x12\x13\n\x0bis_approved\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x99\x01\n\x0bTurnReentry\x12%\n\x07turn_id\x18\x01 \x01(\tB\x14\xe0\x41\x02\xfa\x41\x0e\n\x0creasond/Turn\x12\x11\n\x04\x65tag\x18\x02 \x01(\tB\x03\xe0\x41\x02\x12\'\n\x07results\x18\x03 \x03(\x0b\x32\x16.reasond.v1.ToolResult\x12\'\n\tdecisions\x18\x04 \x03(\x0b\x32\x14.reasond.v1.Decision\"l\n\x0b\x43ontextItem\x12\x0e\n\x06source\x18\x01 \x01(\t\x12(\n\trendering\x18\x02 \x01(\x0e\x32\x15.reasond.v1.Rendering\x12\x0e\n\x06tokens\x18\x03 \x01(\x05\x12\x13\n\x0b\x66ull_tokens\x18\x04 \x01(\x05\"X\n\x0bTurnStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04mode\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x18\n\x10session_revision\x18\x04 \x01(\x03\"\x9c\x02\n\rModelCallStep\x12\r\n\x05index\x18\x01 \x01(\x05\x12%\n\x04goal\x18\x02 \x01(\x0e\x32\x17.reasond.v1.ContextGoal\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12 \n\x05usage\x18\x05 \x01(\x0b\x32\x11.reasond.v1.Usage\x12*\n\x07\x65lapsed\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x07\x63ontext\x18\x07 \x03(\x0b\x32\x17.reasond.v1.ContextItem\x12\r\n\x05tools\x18\x08 \x03(\t\x12\x0c\n\x04text\x18\t \x01(\t\x12#\n\x05\x63\x61lls\x18\n \x03(\x0b\x32\x14.reasond.v1.ToolCall\"\xd1\x01\n\x08ToolStep\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.reasond.v1.LedgerState\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x14\n\x0cresult_bytes\x18\x05 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x06 \x01(\t\x12*\n\x07\x65lapsed\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\ris_concurrent\x18\x08 \x01(\x08\"A\n\nModeChange\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x10\n\x08old_mode\x18\x02 \x01(\t\x12\x10\n\x08new_mode\x18\x03 \x01(\t\"\x83\x01\n\x0bPendingCall\x12\"\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x14.reasond.v1.ToolCall\x12\"\n\x04kind\x18\x02 \x01(\x0e\x32\x14.reasond.v1.CallKind\x12\x17\n\x0fidempotency_key\x18\x03 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x04 \x01(\t\"r\n\tHandedOff\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x17.reasond.v1.PendingCall\"+\n\tReentered\x12\x0c\n\x04\x65tag\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61ll_ids\x18\x02 \x03(\t\"\x86\x02\n\nTurnResult\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12/\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x18.reasond.v1.FinishReason\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12 \n\x05usage\x18\x06 \x01(\x0b\x32\x11.reasond.v1.Usage\x12*\n\x07\x65lapsed\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12)\n\x05\x65rror\x18\t \x01(\x0b\x32\x1a.reasond.v1.ExecutionError\"\xba\x01\n\x0bLedgerEntry\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04tool\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.reasond.v1.LedgerState\x12\x10\n\x08is_error\x18\x04 \x01(\x08\x12\x14\n\x0cresult_bytes\x18\x05 \x01(\x03\x12\x16\n\x0e\x61rguments_json\x18\x06 \x01(\t\x12\x13\n\x0bresult_json\x18\x07 \x01(\t\x12\x0f\n\x07refusal\x18\x08 \x01(\t\"\xb7\x04\n\x04Turn\x12\x14\n\x07turn_id\x18\x01 \x01(\tB\x03\xe0\x41\x08\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.reasond.v1.TurnState\x12\x0c\n\x04mode\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12&\n\x07handoff\x18\x06 \x01(\x0b\x32\x15.reasond.v1.HandedOff\x12\'\n\x06ledger\x18\x07 \x03(\x0b\x32\x17.reasond.v1.LedgerEntry\x12/\n\x0b\x63reate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12 \n\x05usage\x18\x0b \x01(\x0b\x32\x11.reasond.v1.Usage\x12\x15\n\rlast_sequence\x18\x0c \x01(\x03\x12\x12\n\nrequest_id\x18\r \x01(\t\x12\x10\n\x08question\x18\x0e \x01(\t\x12\x0f\n\x07outcome\x18\x0f \x01(\t\x12\x0e\n\x06\x63lient\x18\x10 \x01(\t\x12\x0c\n\x04wire\x18\x11 \x01(\t\x12/\n\rfinish_reason\x18\x12 \x01(\x0e\x32\x18.reasond.v1.FinishReason:\"\xea\x41\x1f\n\x0creasond/Turn\x12\x06{turn}\x1a\x07turn_id\"\xac\x02\n\x07Session\x12\x17\n\nsession_id\x18\x01 \x01(\tB\x03\xe0\x41\x08\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12\x14\n\x0copen_turn_id\x18\x04 \x01(\t\x12\x12\n\nturn_count\x18\x05 \x01(\x05\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp:+\xea\x41(\n\x0freasond/Session\x12\t{session}\x1a\nsession_id*`\n\x0c\x43ontextScope\x12\x1d\n\x19\x43ONTEXT_SCOPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ONTEXT_SCOPE_TURN\x10\x01\x12\x19\n\x15\x43ONTEXT_SCOPE_SESSION\x10\x02*|\n\x0b\x43ontextGoal\x12\x1c\n\x18\x43ONTEXT_GOAL_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43ONTEXT_GOAL_PLANNING\x10\x01\x12\x1a\n\x16\x43ONTEXT_GOAL_SYNTHESIS\x10\x02\x12\x18\n\x14\x43ONTEXT_GOAL_SUMMARY\x10\x03*~\n\tRendering\x12\x19\n\x15RENDERING_UNSPECIFIED\x10\x00\x12\x12\n\x0eRENDERING_FULL\x10\x01\x12\x15\n\x11RENDERING_PREVIEW\x10\x02\x12\x15\n\x11RENDERING_SUMMARY\x10\x03\x12\x14\n\x10RENDERING_HANDLE\x10\x04*j\n\x08\x43\x61llKind\x12\x19\n\x15\x43\x41LL_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41LL_KIND_EXECUTE\x10\x01\x12\x15\n\x11\x43\x41LL_KIND_APPROVE\x10\x02\x12\x15\n\x11\x43\x41LL_KIND_RESOLVE\x10\x03*\xe6\x01\n\x0bLedgerState\x12\x1c\n\x18LEDGER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15LEDGER_STATE_EXPECTED\x10\x01\x12\x18\n\x14LEDGER_STATE_STARTED\x10\x02\x12\x1b\n\x17LEDGER_STATE_HANDED_OFF\x10\x03\x12\x1a\n\x16LEDGER_STATE_SUCCEEDED\x10\x04\x12\x17\n\x13LEDGER_STATE_FAILED\x10\x05\x12\x18\n\x14LEDGER_STATE_UNKNOWN\x10\x06\x12\x18\n\x14LEDGER_STATE_NOT_RUN\x10\x07*\xc2\x01\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TURN_STATE_RUNNING\x10\x01\x12\x1e\n\x1aTURN_STATE_AWAITING_CLIENT\x10\x02\x12\x18\n\x14TURN_STATE_SUCCEEDED\x10\x03\x12\x15\n\x11TURN_STATE_FAILED\x10\x04\x12\x18\n\x14TURN_STATE_CANCELLED\x10\x05\x12\x16\n\x12TURN_STATE_EXPIRED\x10\x06\x42\x39\n\nreasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\nReasond.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,50 +39,72 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'reasond.v1.turns_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\nreasond.v1P\001Z\034reasond/clients/go;reasondv1\252\002\nReasond.V1'
-  _globals['_CONTEXTSCOPE']._serialized_start=3361
-  _globals['_CONTEXTSCOPE']._serialized_end=3457
-  _globals['_CONTEXTGOAL']._serialized_start=3459
-  _globals['_CONTEXTGOAL']._serialized_end=3583
-  _globals['_RENDERING']._serialized_start=3585
-  _globals['_RENDERING']._serialized_end=3711
-  _globals['_CALLKIND']._serialized_start=3713
-  _globals['_CALLKIND']._serialized_end=3819
-  _globals['_LEDGERSTATE']._serialized_start=3822
-  _globals['_LEDGERSTATE']._serialized_end=4052
-  _globals['_TURNSTATE']._serialized_start=4055
-  _globals['_TURNSTATE']._serialized_end=4249
-  _globals['_CLIENTTOOL']._serialized_start=160
-  _globals['_CLIENTTOOL']._serialized_end=232
-  _globals['_CONTEXTBLOCK']._serialized_start=234
-  _globals['_CONTEXTBLOCK']._serialized_end=317
-  _globals['_TURNSTART']._serialized_start=320
-  _globals['_TURNSTART']._serialized_end=868
-  _globals['_DECISION']._serialized_start=870
-  _globals['_DECISION']._serialized_end=934
-  _globals['_TURNREENTRY']._serialized_start=936
-  _globals['_TURNREENTRY']._serialized_end=1062
-  _globals['_CONTEXTITEM']._serialized_start=1064
-  _globals['_CONTEXTITEM']._serialized_end=1172
-  _globals['_TURNSTARTED']._serialized_start=1174
-  _globals['_TURNSTARTED']._serialized_end=1262
-  _globals['_MODELCALLSTEP']._serialized_start=1265
-  _globals['_MODELCALLSTEP']._serialized_end=1549
-  _globals['_TOOLSTEP']._serialized_start=1552
-  _globals['_TOOLSTEP']._serialized_end=1761
-  _globals['_MODECHANGE']._serialized_start=1763
-  _globals['_MODECHANGE']._serialized_end=1828
-  _globals['_PENDINGCALL']._serialized_start=1831
-  _globals['_PENDINGCALL']._serialized_end=1962
-  _globals['_HANDEDOFF']._serialized_start=1964
-  _globals['_HANDEDOFF']._serialized_end=2078
-  _globals['_REENTERED']._serialized_start=2080
-  _globals['_REENTERED']._serialized_end=2123
-  _globals['_TURNRESULT']._serialized_start=2126
-  _globals['_TURNRESULT']._serialized_end=2388
-  _globals['_LEDGERENTRY']._serialized_start=2391
-  _globals['_LEDGERENTRY']._serialized_end=2577
-  _globals['_TURN']._serialized_start=2580
-  _globals['_TURN']._serialized_end=3106
-  _globals['_SESSION']._serialized_start=3109
-  _globals['_SESSION']._serialized_end=3359
+  _globals['_CLIENTTOOL'].fields_by_name['name']._loaded_options = None
+  _globals['_CLIENTTOOL'].fields_by_name['name']._serialized_options = b'\340A\002'
+  _globals['_CONTEXTBLOCK'].fields_by_name['name']._loaded_options = None
+  _globals['_CONTEXTBLOCK'].fields_by_name['name']._serialized_options = b'\340A\002'
+  _globals['_TURNSTART'].fields_by_name['session_id']._loaded_options = None
+  _globals['_TURNSTART'].fields_by_name['session_id']._serialized_options = b'\372A\021\n\017reasond/Session'
+  _globals['_TURNSTART'].fields_by_name['message']._loaded_options = None
+  _globals['_TURNSTART'].fields_by_name['message']._serialized_options = b'\340A\002'
+  _globals['_DECISION'].fields_by_name['call_id']._loaded_options = None
+  _globals['_DECISION'].fields_by_name['call_id']._serialized_options = b'\340A\002'
+  _globals['_TURNREENTRY'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_TURNREENTRY'].fields_by_name['turn_id']._serialized_options = b'\340A\002\372A\016\n\014reasond/Turn'
+  _globals['_TURNREENTRY'].fields_by_name['etag']._loaded_options = None
+  _globals['_TURNREENTRY'].fields_by_name['etag']._serialized_options = b'\340A\002'
+  _globals['_TURN'].fields_by_name['turn_id']._loaded_options = None
+  _globals['_TURN'].fields_by_name['turn_id']._serialized_options = b'\340A\010'
+  _globals['_TURN']._loaded_options = None
+  _globals['_TURN']._serialized_options = b'\352A\037\n\014reasond/Turn\022\006{turn}\032\007turn_id'
+  _globals['_SESSION'].fields_by_name['session_id']._loaded_options = None
+  _globals['_SESSION'].fields_by_name['session_id']._serialized_options = b'\340A\010'
+  _globals['_SESSION']._loaded_options = None
+  _globals['_SESSION']._serialized_options = b'\352A(\n\017reasond/Session\022\t{session}\032\nsession_id'
+  _globals['_CONTEXTSCOPE']._serialized_start=3582
+  _globals['_CONTEXTSCOPE']._serialized_end=3678
+  _globals['_CONTEXTGOAL']._serialized_start=3680
+  _globals['_CONTEXTGOAL']._serialized_end=3804
+  _globals['_RENDERING']._serialized_start=3806
+  _globals['_RENDERING']._serialized_end=3932
+  _globals['_CALLKIND']._serialized_start=3934
+  _globals['_CALLKIND']._serialized_end=4040
+  _globals['_LEDGERSTATE']._serialized_start=4043
+  _globals['_LEDGERSTATE']._serialized_end=4273
+  _globals['_TURNSTATE']._serialized_start=4276
+  _globals['_TURNSTATE']._serialized_end=4470
+  _globals['_CLIENTTOOL']._serialized_start=220
+  _globals['_CLIENTTOOL']._serialized_end=297
+  _globals['_CONTEXTBLOCK']._serialized_start=299
+  _globals['_CONTEXTBLOCK']._serialized_end=387
+  _globals['_TURNSTART']._serialized_start=390
+  _globals['_TURNSTART']._serialized_end=965
+  _globals['_DECISION']._serialized_start=967
+  _globals['_DECISION']._serialized_end=1036
+  _globals['_TURNREENTRY']._serialized_start=1039
+  _globals['_TURNREENTRY']._serialized_end=1192
+  _globals['_CONTEXTITEM']._serialized_start=1194
+  _globals['_CONTEXTITEM']._serialized_end=1302
+  _globals['_TURNSTARTED']._serialized_start=1304
+  _globals['_TURNSTARTED']._serialized_end=1392
+  _globals['_MODELCALLSTEP']._serialized_start=1395
+  _globals['_MODELCALLSTEP']._serialized_end=1679
+  _globals['_TOOLSTEP']._serialized_start=1682
+  _globals['_TOOLSTEP']._serialized_end=1891
+  _globals['_MODECHANGE']._serialized_start=1893
+  _globals['_MODECHANGE']._serialized_end=1958
+  _globals['_PENDINGCALL']._serialized_start=1961
+  _globals['_PENDINGCALL']._serialized_end=2092
+  _globals['_HANDEDOFF']._serialized_start=2094
+  _globals['_HANDEDOFF']._serialized_end=2208
+  _globals['_REENTERED']._serialized_start=2210
+  _globals['_REENTERED']._serialized_end=2253
+  _globals['_TURNRESULT']._serialized_start=2256
+  _globals['_TURNRESULT']._serialized_end=2518
+  _globals['_LEDGERENTRY']._serialized_start=2521
+  _globals['_LEDGERENTRY']._serialized_end=2707
+  _globals['_TURN']._serialized_start=2710
+  _globals['_TURN']._serialized_end=3277
+  _globals['_SESSION']._serialized_start=3280
+  _globals['_SESSION']._serialized_end=3580
 # @@protoc_insertion_point(module_scope)

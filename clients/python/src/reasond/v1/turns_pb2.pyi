@@ -262,7 +262,7 @@ class ContextBlock(google.protobuf.message.Message):
     scope: global___ContextScope.ValueType
     """How long it applies."""
     text: builtins.str
-    """The text, at most 100,000 characters; empty removes a block of the session."""
+    """The text, at most 100,000 characters. Required, unless it removes a block of the session."""
     def __init__(
         self,
         *,
