@@ -274,7 +274,7 @@ async def run_bad(level: SandboxLevel, folder: Path) -> None:
         # What computes without end has shown it after some looks of the shepherd, and takes no more from others.
         cpu_s = 0.3 if "cpu_s" in expected else 20.0
         limits = SandboxLimits(
-            wall_s=wall_s, cpu_s=cpu_s, memory_bytes=256 << 20, processes=64, disk_bytes=64 << 20, output_bytes=100_000
+            wall_s=wall_s, cpu_s=cpu_s, memory_bytes=256 << 20, processes=64, disk_bytes=16 << 20, output_bytes=100_000
         )
         async with tree.open_workspace({}) as workspace:
             argv = (interpreter, *PLAIN, "job.py")
