@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.context.calls import ReplyListener
-from reasond_server.context.own_tags import TagCutter
+from reasond_server.context.own_marks import TagCutter
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.counting.estimates import EstimatingCounter
 from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text

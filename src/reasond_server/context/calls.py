@@ -9,8 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from reasond_server.context.own_marks import settle_reply
-from reasond_server.context.own_tags import TagCutter, find_own_names
+from reasond_server.context.own_marks import TagCutter, find_own_names, settle_reply
 from reasond_server.context.replies import Fragment, ParsedReply, TagParser
 from reasond_server.context.reply_holds import CallHold, LoopWatch, TextHold
 from reasond_server.context.tags import TagKind
@@ -111,7 +110,7 @@ class ReplyListener:
     With `holds_text`, text is returned only when it is known to be no reasoning: when reasoning was told apart, or at
     the end. Without it, `has_taken_back` says that text which was returned turned out to be reasoning.
 
-    Tags of ours that come back are cut out (`own_tags`), unless `keeps_tags`. `before` is what the caller put before
+    Tags of ours that come back are cut out (`own_marks`), unless `keeps_tags`. `before` is what the caller put before
     `messages`.
     """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasond_server.context.answers import is_placeholder
-from reasond_server.context.own_marks import settle_reply
-from reasond_server.context.own_tags import cut_own_words, find_own_words
+from reasond_server.context.own_marks import cut_own_words, find_own_words, settle_reply
 from reasond_server.context.replies import TagParser
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import TagKind
