@@ -119,6 +119,10 @@ class OutputShares:
         if self._left is not None:
             self.share = max(1, self._left // wave)
 
+    def can_cover(self, calls: int) -> bool:
+        """Return whether so many calls may each write what one needs."""
+        return self._left is None or self._left // calls >= min(_LEAST_SHARE, 2 * self._longest)
+
     def settle(self, written: int) -> None:
         """Subtract what an ended call wrote."""
         if self._left is not None:

@@ -458,7 +458,8 @@ class Contest:
             return
         self.finalists = [self._find_best(each.answer) for each in self.list_answers()]
         matches = pair_with_pivots(len(self.finalists))
-        if self.allowance.reserve(sum([self.worst_comparison] * len(matches), start=Cost())):
+        whole = sum([self.worst_comparison] * len(matches), start=Cost())
+        if self.shares.can_cover(len(matches)) and self.allowance.reserve(whole):
             self.matches = matches
         else:
             self.is_out_of_budget = True

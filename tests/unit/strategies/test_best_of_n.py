@@ -525,6 +525,22 @@ async def test_a_tournament_that_the_budget_does_not_cover_is_not_begun() -> Non
     assert (outcome.answer, len(model.requests)) == ("42", 12)
 
 
+async def test_a_tournament_is_not_begun_where_its_judge_could_write_only_a_few_tokens() -> None:
+    """A client's `max_tokens` is a budget: a judge that is cut off decides nothing, at the price of its prompts."""
+    strengths = {"40": 1, "41": 3, "42": 9}
+    compete_tersely, long = compete(strengths), "word " * 200
+
+    def reply(request: ChatRequest) -> str | Reply:
+        found = compete_tersely(request)
+        return f"{long}{found}" if isinstance(found, str) else found
+
+    model, _, outcome = await run_tournament(reply, 3, max_output_tokens=1600)
+    assert (outcome.answer, outcome.finish_reason) == ("40", FinishReason.BUDGET_EXHAUSTED)
+    assert not [request for request in model.requests if compared_answers(request)]
+    model, _, outcome = await run_tournament(compete(strengths), 3, max_output_tokens=1600)
+    assert (outcome.answer, outcome.finish_reason) == ("42", FinishReason.ANSWERED)
+
+
 def test_a_tournament_has_no_least_score() -> None:
     config = BestOfNConfig.model_validate({"judge": "tournament", "min_score": 0.5})
     with pytest.raises(InvalidConfigError, match="min_score"):
