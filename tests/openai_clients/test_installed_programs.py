@@ -145,3 +145,22 @@ def test_open_webui_lists_the_models_and_streams_an_answer_and_asks_the_task_mod
         assert "36" in client.post("/api/chat/completions", json=body).json()["choices"][0]["message"]["content"]
         title = client.post("/api/v1/tasks/title/completions", json=body).json()
         assert title["model"] == "reasond/direct"
+
+
+def test_claude_code_as_a_host_of_tools_reaches_a_server_and_starts_one_of_its_own(
+    server: Listening, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find("claude")
+    environ = {"REASOND_TOKEN": server.token}
+    blocks = []
+    for host in ("cursor", "claude-desktop"):
+        install(host, url=server.http, model="reasond", home=None, environ=environ)
+        told = capsys.readouterr().out
+        blocks.append(json.JSONDecoder().raw_decode(told, told.index("{"))[0]["mcpServers"]["reasond"])
+    there, own = blocks
+    header = f"Authorization: {there['headers']['Authorization'].replace('${env:REASOND_TOKEN}', server.token)}"
+    run(("claude", "mcp", "add", "--transport", "http", "there", there["url"], "--header", header), tmp_path, environ)
+    run(("claude", "mcp", "add-json", "own", json.dumps(own)), tmp_path, environ)
+    # A busy machine may take longer to start a program than Claude Code waits by itself.
+    told = run(("claude", "mcp", "list"), tmp_path, environ | {"MCP_TIMEOUT": "200000"})
+    assert told.count("✔ Connected") == len(blocks), told
