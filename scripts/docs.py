@@ -119,6 +119,7 @@ MEANINGS = {
     "tools": "whether tools may be offered",
     "forced_tool_choice": "whether the model can be made to call one",
     "named_tool_choice": "one tool can be demanded by its name; where not, that tool alone is offered",
+    "long_tool_names": "names of tools may exceed 64 characters; where not, they are shortened",
     "several_system_messages": "whether more than one system message is taken",
     "count_path": "where the server counts the tokens of a prompt, from the address's root",
     "context_window": "tokens of prompt and output together",

@@ -6,7 +6,7 @@ const MAX_ERROR_LENGTH = 2000;
 /** A function of this program that a model may call during a turn. */
 // biome-ignore lint/suspicious/noExplicitAny: each tool has arguments of its own type
 export interface ClientFunction<Arguments = any> {
-  /** 1-64 of a-z, A-Z, 0-9, _ and -. */
+  /** 1-128 of a-z, A-Z, 0-9, _ and -. */
   readonly name: string;
   readonly description: string;
   /** The JSON Schema of the arguments, an object. */

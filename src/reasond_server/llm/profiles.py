@@ -46,6 +46,7 @@ class ModelProfile:
     `max_stops` is the most stop strings that it accepts (0: none). `sampling` is whether temperature and seed may be
     sent. `reasoning_fields` are read in order. `stop_match_fields` report which stop string matched.
     `named_tool_choice` is whether a call of one tool can be forced by its name; if not, only that tool is offered.
+    `long_tool_names` is whether a name of a tool may have more than 64 characters; if not, it is shortened on the way.
     `count_path` is the path of its token counter (relative to the base URL's root), empty if it has none.
     `most_logprobs` is of how many likely tokens it tells the log probabilities in the place of each token; 0: it tells
     none. `context_window` is in tokens, None if unknown. `image_tokens` is an upper bound of the tokens of one image in
@@ -65,6 +66,7 @@ class ModelProfile:
     tools: bool = True
     forced_tool_choice: bool = True
     named_tool_choice: bool = True
+    long_tool_names: bool = False
     several_system_messages: bool = True
     count_path: str = ""
     most_logprobs: int = 0
@@ -126,6 +128,7 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
                 value=SchemaLevel.GUIDED, evidence="pydantic-ai #3490: the model does not see the schema"
             ),
             "forced_tool_choice": Fact(value=False, evidence="vllm #44216: ignored for gpt-oss"),
+            "long_tool_names": Fact(value=True, evidence="read: vllm's FunctionDefinition bounds no name"),
             "several_system_messages": Fact(value=False, evidence="vllm #5812: some chat templates refuse them"),
             "count_path": Fact(
                 value="/tokenize",

@@ -10,7 +10,6 @@ The package `mcp` is an extra. Source: Model Context Protocol 2026-07-28, with t
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.util
 import logging
 import random
@@ -22,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.base.proxies import find_proxy
+from reasond_server.dialects.tool_names import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import SettingsError, show
 from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator
@@ -117,8 +117,6 @@ _LONGEST_WAIT_S: Final = 30.0
 _MAX_PAGES: Final = 20
 _MAX_TOOLS: Final = 200
 _MAX_SCHEMA_BYTES: Final = 65_536
-_MAX_NAME: Final = 64
-_SUFFIX: Final = 9
 IDEMPOTENCY_KEY: Final = "reasond/idempotency_key"
 """Key of `_meta` that holds the idempotency key of a call."""
 _CONNECTION_CLOSED: Final = -32000
@@ -489,11 +487,8 @@ def _build_meta(idempotency_key: str) -> mcp.types.RequestParamsMeta | None:
 def build_tool_name(server: str, tool: str) -> str:
     """Return the name by which models call `tool` of `server`: at most 64 characters, accepted by every provider."""
     name = f"{server}__{re.sub(r'[^a-zA-Z0-9_-]', '_', tool)}"
-    if len(name) <= _MAX_NAME and name == f"{server}__{tool}":
-        return name
-    # The hash keeps two names different after they are changed.
-    digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[: _SUFFIX - 1]
-    return f"{name[: _MAX_NAME - _SUFFIX]}_{digest}"
+    is_kept = len(name) <= MOST_CHARACTERS and name == f"{server}__{tool}"
+    return name if is_kept else shorten_name(name, key=tool)
 
 
 def describe_server(options: McpOptions) -> str:

@@ -52,7 +52,7 @@ _NO_WAIT: Final = (
     "a turn that waits for its client could not be resumed, because this server keeps no content "
     "([store] record_content)"
 )
-_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 
 
 def check_start(
@@ -245,7 +245,7 @@ def _in_tools(tools: Sequence[ClientTool], policy: TurnPolicy, server_names: Col
 
 def _in_tool_name(field: str, name: str, count: int, server_names: Collection[str]) -> Iterator[Violation]:
     if not _TOOL_NAME.match(name):
-        yield Violation(field=field, description=f"must have 1-64 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
+        yield Violation(field=field, description=f"must have 1-128 of a-z, A-Z, 0-9, _ and -, got {show(name)}")
     elif name in server_names:
         yield Violation(field=field, description=f"{show(name)} is a tool of this server; rename yours")
     elif count > 1:

@@ -192,7 +192,7 @@ def take_nested(x: list[set[int]]) -> None:
         (take_keyed, "the parameter 'x' of take_keyed has the type dict"),
         (take_endless, "rest of Chain has the type Chain, which holds itself"),
         (take_nested, "an item of the parameter 'x' of take_nested has the type set"),
-        (lambda: None, "the name of a tool must have 1-64 of"),
+        (lambda: None, "the name of a tool must have 1-128 of"),
     ],
 )
 def test_what_cannot_be_described_is_refused_at_the_decoration(function: Callable[..., Any], says: str) -> None:

@@ -129,9 +129,9 @@ def test_all_problems_of_a_start_are_named_at_once() -> None:
             "'open_file' is the name of 2 client tools; rename all but one",
         ),
         (
-            {"client_tools": (tool("n" * 65),)},
+            {"client_tools": (tool("n" * 129),)},
             "client_tools[0].name",
-            "must have 1-64 of a-z, A-Z, 0-9, _ and -, got 'nnnnnnnn",
+            "must have 1-128 of a-z, A-Z, 0-9, _ and -, got 'nnnnnnnn",
         ),
         (
             {"client_tools": (tool(description="x" * 20_001),)},

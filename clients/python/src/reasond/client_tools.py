@@ -20,7 +20,7 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 KEY_PARAMETER: Final = "idempotency_key"
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
 _SECTION: Final = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Example|Examples|Note|Notes):\s*\Z")
 _ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)\Z")
 _MAX_DESCRIPTION: Final = 2_000
@@ -51,7 +51,7 @@ class ClientFunction(Generic[P, ResultT]):
         self.description = (description or told)[:_MAX_DESCRIPTION]
         self.is_async = inspect.iscoroutinefunction(function)
         if not _NAME.match(self.name):
-            raise TypeError(f"the name of a tool must have 1-64 of a-z, A-Z, 0-9, _ and -, not {self.name!r}")
+            raise TypeError(f"the name of a tool must have 1-128 of a-z, A-Z, 0-9, _ and -, not {self.name!r}")
         parameters = inspect.signature(function).parameters
         self._wants_key = KEY_PARAMETER in parameters
         self._hints = _hints_of(function, parameters)

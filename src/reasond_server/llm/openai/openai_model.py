@@ -20,10 +20,12 @@ from reasond_server.llm.openai.answer import (
     build_wait_fault,
 )
 from reasond_server.llm.openai.faults import UpstreamFaultError
+from reasond_server.llm.openai.protocol import shorten_names
 from reasond_server.llm.openai.retries import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.llm.profiles import SchemaLevel
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_retry
+from reasond_server.types import ToolCall
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -149,6 +151,7 @@ class OpenAIModel:
             ModelError: one of its subclasses.
         """
         options = self.options
+        request, names = shorten_names(request, options.profile)
         deadline = Deadline(timeouts=options.timeouts, time_left_s=request.time_left_s, monotonic=self.monotonic)
         call = _ModelCall(
             request=request, body=self.protocol.build_body(request, self._body_options), deadline=deadline
@@ -164,6 +167,8 @@ class OpenAIModel:
                             one.is_accepted = True
                             if given_up and isinstance(event, Finished):
                                 event = replace(event, warnings=(*event.warnings, *_warn_of_attempts(given_up)))  # noqa: PLW2901 - the same event
+                            if names and isinstance(event, ToolCall):
+                                event = replace(event, name=names.get(event.name, event.name))  # noqa: PLW2901 - as above
                             yield event
             except UpstreamFaultError as fault:
                 self._learn_window(fault.error)

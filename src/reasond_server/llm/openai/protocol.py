@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from reasond_server.dialects.tool_names import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import show
-from reasond_server.llm.model import ReasoningText, Text
+from reasond_server.llm.model import ReasoningText, Text, ToolSpec
+from reasond_server.types import ToolCall
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.dialects.reasoning_marks import MarkReader
-    from reasond_server.llm.model import ChatRequest, ModelFinish, ToolSpec
+    from reasond_server.llm.model import ChatRequest, ModelFinish
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import TokenChance, ToolCall, Usage
+    from reasond_server.types import TokenChance, Usage
+
+_Named = TypeVar("_Named", ToolSpec, ToolCall)
 
 
 @value
@@ -110,6 +115,28 @@ def split_content(reader: MarkReader, text: str) -> list[Text | ReasoningText]:
     """Return the next piece of content as text and reasoning; without a text, what was held back at its end."""
     pieces = reader.feed(text) if text else reader.flush()
     return [ReasoningText(text=piece.text) if piece.is_reasoning else Text(text=piece.text) for piece in pieces]
+
+
+def shorten_names(request: ChatRequest, profile: ModelProfile) -> tuple[ChatRequest, Mapping[str, str]]:
+    """Return `request` with names of tools that the server takes, and the names that the shortened ones stand for."""
+    named = [*request.tools, *(call for message in request.messages for call in message.tool_calls)]
+    short = {each.name: shorten_name(each.name) for each in named if len(each.name) > MOST_CHARACTERS}
+    if profile.long_tool_names or not short:
+        return request, {}
+
+    def rename(given: Sequence[_Named]) -> Sequence[_Named]:
+        return [replace(each, name=short.get(each.name, each.name)) for each in given]
+
+    shortened = replace(
+        request,
+        tools=rename(request.tools),
+        tool_choice=short.get(request.tool_choice, request.tool_choice),
+        messages=[
+            replace(message, tool_calls=rename(message.tool_calls)) if message.tool_calls else message
+            for message in request.messages
+        ],
+    )
+    return shortened, {each: name for name, each in short.items()}
 
 
 TOOL_CHOICES = frozenset({"auto", "none", "required"})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,16 @@ import pytest
 from reasond_server.errors.model import ContextExhaustedError, ModelUnavailableError
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.metered_model import MeteredModel
-from reasond_server.llm.model import Finished, Message, ModelFinish, Role, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, ToolSpec
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy
 from reasond_server.llm.openai.chat import ChatCompletions
 from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.retries import BreakerState
 from reasond_server.llm.openai.transport import OpenAITransport
 from reasond_server.llm.profiles import ModelProfile
-from reasond_server.types import Budget, UsageSource
+from reasond_server.types import Budget, ToolCall, UsageSource
 from tests.faults.backend import backend, request
-from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, refusing, streaming, upstream
+from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, event, refusing, streaming, upstream
 from tests.unit.telemetry.parts import metrics, values
 
 if TYPE_CHECKING:
@@ -49,6 +50,42 @@ async def test_the_servers_count_is_asked_where_there_is_a_way() -> None:
         )
         assert await model.count_exactly([Message(role=Role.USER, content="x")] * 3) == 3
         await model.aclose()
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses"])
+async def test_names_of_tools_that_the_server_does_not_take_are_shortened_on_the_way(protocol: str) -> None:
+    names = [f"mcp__a_server_with_a_long_name__{'very_' * 12}much_{place}" for place in range(2)]
+    tools = [ToolSpec(name=name, description="", parameters={"type": "object"}) for name in (*names, "short")]
+    earlier = Message(
+        role=Role.ASSISTANT, content="", tool_calls=[ToolCall(call_id="c0", name=names[0], arguments_json="{}")]
+    )
+    result = Message(role=Role.TOOL, content="found", tool_call_id="c0")
+    asked = ChatRequest(messages=[earlier, result], max_tokens=100, tools=tools, tool_choice=names[1])
+
+    async def call_the_forced(conversation: Conversation) -> None:
+        body = json.loads(conversation.body)
+        forced = body["tool_choice"].get("function", body["tool_choice"])["name"]
+        if protocol == "responses":
+            item = {"type": "function_call", "call_id": "c1", "name": forced, "arguments": "{}"}
+            done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+            ended = {"type": "response.completed", "response": {"status": "completed", "output": [item]}}
+            await streaming(event(done), event(ended))(conversation)
+        else:
+            call = {"index": 0, "id": "c1", "function": {"name": forced, "arguments": "{}"}}
+            await streaming(chunk(delta={"tool_calls": [call]}), chunk(finish="tool_calls"), DONE)(conversation)
+
+    for is_long, sent in ((False, 64), (True, len(names[0]))):
+        profile = ModelProfile(long_tool_names=is_long)
+        async with (
+            upstream(call_the_forced) as server,
+            backend(server.address, profile=profile, protocol=protocol) as one,
+        ):
+            called = [each async for each in one.model.stream(asked) if isinstance(each, ToolCall)]
+        assert [each.name for each in called] == [names[1]]
+        body = json.loads(server.conversations[0].body)
+        offered = [tool.get("function", tool)["name"] for tool in body["tools"]]
+        assert ([len(name) for name in offered], len(set(offered))) == ([sent, sent, len("short")], 3)
+        assert offered[0] in json.dumps(body.get("messages") or body["input"])
 
 
 async def test_a_server_that_ignores_the_limit_is_closed_there_by_the_meter() -> None:

@@ -11,7 +11,7 @@ import reasond.v1.ToolResult;
  * A function of this program that a model may call during a turn.
  *
  * @param <ArgumentsT> the type of the arguments
- * @param name 1-64 of a-z, A-Z, 0-9, _ and -
+ * @param name 1-128 of a-z, A-Z, 0-9, _ and -
  * @param description what the model is told of it
  * @param parametersJson the JSON Schema of the arguments, an object
  * @param type what the JSON of the arguments is read as, such as a record with the same names
