@@ -10,14 +10,15 @@ from pydantic_core import from_json
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES, describe_step
 from reasond_server.protocols.conversations import BETWEEN, name_call
-from reasond_server.turns.history import TURN
+from reasond_server.turns.history import TURN, warn_of_left_out
 from reasond_server.types import NOTHING, Iteration, Result, TextDelta
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import FinishReason, ToolCall
+    from reasond_server.types import FinishReason, ToolCall, Usage
+    from reasond_server.types.turns import ContextItem
 
 
 class FollowedRun:
@@ -43,6 +44,7 @@ class FollowedRun:
         self._handoff: HandedOff | None = None
         self._has_texts = has_texts
         self._told_step = -1
+        self._prompts: list[Sequence[ContextItem]] = []
 
     def take(self, event: object) -> str:
         """Take in an event and return what a reader of the reasoning is told; empty for nothing."""
@@ -73,6 +75,7 @@ class FollowedRun:
     def _take_reply(self, reply: ModelCallStep) -> str:
         """Take in a reply of a turn, and return its reasoning."""
         self.usage += reply.usage
+        self._prompts.append(reply.context)
         said = reply.text.strip() if reply.calls else ""
         if self._has_texts and reply.edition >= 0:
             self.said += filter(None, [said])
@@ -90,6 +93,11 @@ class FollowedRun:
     def finish_reason(self) -> FinishReason | None:
         """How the execution ended; None if it waits for results of calls."""
         return None if self._end is None else self._end.finish_reason
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """The warnings of the execution; at a hand-off, of what did not reach the model."""
+        return warn_of_left_out(self._prompts) if self._end is None else self._end.warnings
 
     @property
     def stop_sequence(self) -> str | None:
@@ -130,8 +138,19 @@ class FollowedRun:
             "model": None if end is None else end.model,
             "model_calls": self.usage.model_calls,
             "usage_source": self.usage.source.value,
-            "warnings": [*(() if end is None else end.warnings), *warnings],
+            "warnings": [*self.warnings, *warnings],
         }
+
+
+def write_usage(usage: Usage, read: str, written: str) -> dict[str, Any]:
+    """Return the usage by the names of one of OpenAI's wires, with its words for what is read and what is written."""
+    return {
+        f"{read}_tokens": usage.input_tokens,
+        f"{read}_tokens_details": {"cached_tokens": usage.cached_input_tokens},
+        f"{written}_tokens": usage.output_tokens,
+        f"{written}_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
+    }
 
 
 def read_logprobs(step: Iteration) -> list[dict[str, Any]]:

@@ -14,17 +14,18 @@ from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.store import ExecutionFilter
 from reasond_server.llm.model import Message, Role
 from reasond_server.turns.fold import fold
-from reasond_server.turns.turn_prompts import ask, list_records, read_renderings
+from reasond_server.turns.turn_prompts import SAID, ask, list_records, read_renderings
+from reasond_server.types.turns import Rendering
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.turns.fold import TurnProgress
     from reasond_server.types import Execution
-    from reasond_server.types.turns import TurnStarted
+    from reasond_server.types.turns import ContextItem, TurnStarted
 
 TURN: Final = "turn"
 """The kind of executions that are turns, and their name where other kinds name a strategy."""
@@ -33,6 +34,7 @@ ResultT = TypeVar("ResultT")
 _MOST_TURNS: Final = 50
 _MOST_CHARACTERS: Final = 1_000_000
 _RETRY_S: Final = 0.5
+_EARLIER: Final = (f"{SAID}:", "history:")
 
 
 @value
@@ -41,6 +43,25 @@ class EndedTurn:
 
     turn_id: str
     progress: TurnProgress
+
+
+def warn_of_left_out(prompts: Iterable[Sequence[ContextItem]]) -> Sequence[str]:
+    """Return a warning about what was said before the turn and was left out of one of its `prompts`, if anything."""
+    gone = {
+        item.source
+        for items in prompts
+        for item in items
+        if item.rendering is Rendering.HANDLE and item.source.startswith(_EARLIER)
+    }
+    if not gone:
+        return ()
+    exchanges = "The oldest exchange" if len(gone) == 1 else f"The {len(gone)} oldest exchanges"
+    warning = (
+        f"{exchanges} of the conversation, each a message of the user with its replies, did not reach the model: they "
+        "exceed the share of its prompt that earlier messages have. Send a shorter conversation, or have the operator "
+        "raise [turns.context] history_share or choose a model with a larger window."
+    )
+    return (warning,)
 
 
 async def read_history(store: ExecutionStore, execution: Execution, start: TurnStarted) -> Sequence[EndedTurn]:

@@ -48,6 +48,8 @@ _SYNTHESIS: Final = (
 )
 LAST: Final = "last"
 """The source of the words by which the model has to answer."""
+SAID: Final = "said"
+"""The beginning of the sources of what a caller says was said before."""
 _ANSWER_NOW: Final = "Answer the user's request now, from what you know. Call no more tools."
 
 
@@ -142,7 +144,7 @@ def group_said(said: Sequence[HistoryMessage], *, nonce: str, model: ChatModel) 
         if not groups or (is_user and groups[-1][-1].role is not Role.USER):
             groups.append([])
         groups[-1] = join_neighbours(*groups[-1], each)
-    return [PromptPart(source=f"said:{place}", messages=tuple(group)) for place, group in enumerate(groups)]
+    return [PromptPart(source=f"{SAID}:{place}", messages=tuple(group)) for place, group in enumerate(groups)]
 
 
 def list_records(progress: TurnProgress, *, model: str) -> Sequence[ReasoningStepRecord]:

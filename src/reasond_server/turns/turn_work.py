@@ -24,7 +24,7 @@ from reasond_server.runs.run_journal import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
-from reasond_server.turns.history import TURN, read_history
+from reasond_server.turns.history import TURN, read_history, warn_of_left_out
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED, is_sample
 from reasond_server.turns.providers import ProviderStates
@@ -375,8 +375,9 @@ class TurnWork:
         run.accounts.model.before_call = reserve
 
     def _warn(self) -> Sequence[str]:
-        """Return the warnings about results that should have been summarised, and about a mode that is gone."""
-        names, mode, warnings = self.progress.unsummarised, self.progress.mode, list[str]()
+        """Return the warnings about what was left out or not summarised, and about a mode that is gone."""
+        names, mode = self.progress.unsummarised, self.progress.mode
+        warnings = [*warn_of_left_out(one.step.context for one in self.progress.replies)]
         if names:
             warnings.append(
                 f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."

@@ -138,7 +138,9 @@ async def test_a_history_has_its_share_where_nobody_knows_the_window() -> None:
     for _ in range(2):
         await server.run(TurnStart(session_id="s1", message="Read it.", material=long))
 
-    await server.run(TurnStart(session_id="s1", message="And now?"))
+    view = await server.run(TurnStart(session_id="s1", message="And now?"))
 
+    assert view.result is not None
+    assert any("oldest exchange" in warning for warning in view.result.warnings), view.result.warnings
     size = server.model.counter.count_prompt(server.model.requests[-1].messages)
     assert size < UNKNOWN_WINDOW * TurnContext().history_share + 2_000
