@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reasond_server.errors.limits import OverloadedError
 
 if TYPE_CHECKING:
     from asyncio import Task
-    from collections.abc import AsyncGenerator, Coroutine
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
 
 
 _Result = TypeVar("_Result")
@@ -79,6 +79,45 @@ async def finish_though_cancelled(work: Coroutine[Any, Any, _Result], *, name: s
             # The caller has left: an error that nobody asks for would be logged as one that nobody caught.
             task.exception()
         raise
+
+
+async def interleave(
+    streams: Sequence[AsyncGenerator[_Result, None]],
+) -> AsyncGenerator[tuple[int, _Result | None], None]:
+    """Yield what each stream yields as it comes, with its place among them, and None when it has ended.
+
+    The first failure of a stream is raised. Then, and when this generator is closed, the other streams are closed.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for each in only:
+                yield 0, each
+        yield 0, None
+        return
+    came = asyncio.Queue[tuple[int, _Result | None, Exception | None]](maxsize=1)
+
+    async def read(place: int, stream: AsyncGenerator[_Result, None]) -> None:
+        failure = None
+        try:
+            async with aclosing(stream):
+                async for each in stream:
+                    await came.put((place, each, None))
+        except Exception as error:  # noqa: BLE001 - raised where the streams are read
+            failure = error
+        await came.put((place, None, failure))
+
+    readers = [asyncio.create_task(read(*each), name="reading a stream") for each in enumerate(streams)]
+    try:
+        left = len(readers)
+        while left:
+            place, each, failure = await came.get()
+            if failure is not None:
+                raise failure
+            yield place, each
+            left -= each is None
+    finally:
+        for reader in readers:
+            await end_task(reader)
 
 
 class FairSemaphore:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json, to_json
 
+from reasond_server.errors.base import Violation, show
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
 from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
 from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
 from reasond_server.types.turns import TurnReentry
@@ -20,6 +23,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from reasond_server.protocols.message_parts import Content
     from reasond_server.types import Image
     from reasond_server.types.turns import PendingCall
 
@@ -34,10 +38,14 @@ _CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a
 
 @value
 class Dialogue:
-    """A conversation: `system` are its instructions, `said` all that was said, the oldest first."""
+    """A conversation: `system` are its instructions, `said` all that was said, the oldest first.
+
+    `warnings` tell what of it is not shown to the model.
+    """
 
     system: str = ""
     said: Sequence[HistoryMessage] = ()
+    warnings: Sequence[str] = ()
 
 
 @value
@@ -55,12 +63,42 @@ class LastMessage:
 
 
 class ConversationBuilder:
-    """Takes what was said in order, after the messages of `earlier`; neighbours of one author are joined."""
+    """Takes what was said in order, after the messages of `earlier`; neighbours of one author are joined.
+
+    Attributes:
+        warnings: what is not shown to the model, each once.
+        problems: what is malformed; fields by the names of the wire.
+    """
 
     def __init__(self, earlier: Sequence[HistoryMessage] = ()) -> None:
+        self.warnings: dict[str, None] = {}
+        self.problems: list[Violation] = []
         self._system: list[str] = []
         self._said = list(earlier)
         self._reasoning: list[str] = []
+
+    def read(self, field: str, content: object, *, is_asked: bool = False) -> Content:
+        """Return what a content says; see `read_content`."""
+        found = read_content(field, content, is_asked=is_asked)
+        self.warnings |= dict.fromkeys(found.warnings)
+        self.problems += found.problems
+        return found
+
+    def refuse(self, field: str, description: str) -> None:
+        """Note what is malformed."""
+        self.problems.append(Violation(field=field, description=description))
+
+    def say(self, field: str, role: object, content: object, calls: Sequence[ToolCall] = ()) -> None:
+        """Add what one of OpenAI's authors says, with the `calls` of an assistant."""
+        said = self.read(f"{field}.content", content, is_asked=role == "user")
+        if role == "user":
+            self.add_user(said.text, said.images)
+        elif role == "assistant":
+            self.add_assistant(said.text, calls)
+        elif role in ["system", "developer"]:
+            self.instruct(said.text)
+        else:
+            self.refuse(f"{field}.role", f"must be 'user', 'assistant', 'system' or 'developer', got {show(role)}")
 
     def instruct(self, text: str) -> None:
         """Add instructions, wherever they stand."""
@@ -110,8 +148,15 @@ class ConversationBuilder:
             self._said[-1] = replace(last, tool_results=(*last.tool_results, result))
 
     def build(self) -> Dialogue:
-        """Return the conversation."""
-        return Dialogue(system=BETWEEN.join(self._system), said=tuple(self._said))
+        """Return the conversation.
+
+        Raises:
+            InvalidRequestError: something that was read is malformed.
+        """
+        if self.problems:
+            raise InvalidRequestError.of(*self.problems[:MOST_PROBLEMS])
+        warnings = (*self.warnings,)[:MOST_PROBLEMS]
+        return Dialogue(system=BETWEEN.join(self._system), said=tuple(self._said), warnings=warnings)
 
     def _last(self, speaker: Speaker) -> HistoryMessage | None:
         return self._said[-1] if self._said and self._said[-1].role is speaker else None

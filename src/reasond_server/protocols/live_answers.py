@@ -6,30 +6,39 @@ from reasond_server.errors.executions import CursorExpiredError
 
 
 class LiveAnswer:
-    """The answer that is being written: `told` was sent, and what is held back is white space that may be its end."""
+    """The answer that is being written: white space that may be its end is held back."""
 
     def __init__(self, edition: int) -> None:
         self.edition = edition
-        self.told: list[str] = []
-        self.has_begun = False
+        self._told: list[str] = []
         self._held = ""
         self._at = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of it was sent."""
+        return bool(self._told)
+
+    @property
+    def written(self) -> str:
+        """What was sent."""
+        return "".join(self._told)
 
     def add(self, text: str, at: int) -> str:
         """Return what can be sent now that the text after the character `at` came; nothing after a gap."""
         if at != self._at:
             return ""
         self._at += len(text)
-        text = self._held + text if self.told else text.lstrip()
+        text = self._held + text if self._told else text.lstrip()
         certain = text.rstrip()
         self._held = text[len(certain) :]
         if certain:
-            self.told.append(certain)
+            self._told.append(certain)
         return certain
 
     def rest(self, text: str) -> str:
         """Return what was not sent yet of the whole `text`, which begins with what was."""
-        return text[sum(map(len, self.told)) :]
+        return text[sum(map(len, self._told)) :]
 
 
 def build_lost_error() -> CursorExpiredError:

@@ -14,6 +14,7 @@ from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.conversations import LastMessage, find_question, find_reentry
+from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.types import NO_BUDGET, Budget, Task
 from reasond_server.types.turns import ClientTool, TurnReentry, TurnStart
@@ -70,7 +71,10 @@ class OfferedTools:
 
 @value
 class RequestInputs:
-    """What a request says, by the names of the core. `sampling` has what was sent of SAMPLING."""
+    """What a request says, by the names of the core. `sampling` has what was sent of SAMPLING.
+
+    `problems` are what its wire has found wrong with it.
+    """
 
     model: str
     system: str
@@ -83,6 +87,7 @@ class RequestInputs:
     parallel_tool_calls: bool = True
     stop: Sequence[str] = ()
     answers: int = 1
+    problems: Sequence[Violation] = ()
 
 
 @value
@@ -105,12 +110,12 @@ def plan(inputs: RequestInputs, catalogue: ModelCatalogue) -> Asked:
 
     Raises:
         StrategyNotFoundError: there is no such model.
-        InvalidRequestError: it contradicts the model.
+        InvalidRequestError: something is wrong with it, or it contradicts the model.
     """
     preset, own, question = catalogue.find(inputs.model), inputs.own, inputs.question
-    problems = _find_conflicts(inputs, preset)
+    problems = [*inputs.problems, *inputs.offer.problems, *_find_conflicts(inputs, preset)]
     if problems:
-        raise InvalidRequestError.of(*problems)
+        raise InvalidRequestError.of(*problems[:MOST_PROBLEMS])
     reentry = find_reentry(question.results)
     is_turn = bool(inputs.offer.tools) or reentry is not None
     config, warnings = _choose_config(inputs, preset, catalogue, is_turn=is_turn)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field, model_validator
 
 from reasond_server.errors.base import show
-from reasond_server.http_api.params import BudgetParams, Params
+from reasond_server.http_api.params import BudgetParams, Params, Whole
 
 _OWN: Final = "reasond"
 _ALIKE: Final = 0.9
@@ -65,3 +65,28 @@ class WireParams(Params):
     def warnings(self) -> tuple[str, ...]:
         """What is said of the members that are ignored."""
         return (*self.notes, *(f"{name[:64]} is not known here and has no effect." for name in self.ignored))
+
+
+class OpenAiParams(WireParams):
+    """The parameters that chats and Responses have by the same names."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    # Sampling: the strategy's own parameter of that name, or a warning.
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    top_logprobs: Whole | None = None
+    seed: Whole | None = None
+    # Without any effect on an answer.
+    store: bool | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: Any = None

@@ -142,7 +142,7 @@ def _list_responses(responses: Responses) -> Mapping[str, Method]:
             operation=follow,
             params=ResponseIdParams,
             run=responses.get,
-            streaming=Streaming(operation=follow, open=responses.replay),
+            streaming=Streaming(operation=follow, open=responses.stream),
         ),
         **{
             RESPONSE_METHODS[place]: Method(operation=operation, params=ResponseIdParams, run=run)

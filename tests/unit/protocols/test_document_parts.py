@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import gc
 from typing import Any
 
 import pytest
 
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.protocols.document_parts import DocumentTexts
+from reasond_server.protocols.responses.response_params import ResponseParams
 from reasond_server.testing import FunctionModel
+from reasond_server.types import Principal
 from tests.unit.documents.document_samples import build_deflated_pdf, build_endless_pdf, build_pdf
 from tests.unit.protocols.chat.chatting import CHAT, serve_chats
 
@@ -118,3 +124,18 @@ async def test_a_pdf_in_the_result_of_a_tool_is_read() -> None:
         answer = await site.client.post(MESSAGES, json=body)
     assert answer.status_code == 200, answer.text
     assert "Seventeen" in asked[0]
+
+
+async def test_a_file_that_cannot_be_read_is_let_go_of_at_once_and_not_when_garbage_is_collected() -> None:
+    documents = DocumentTexts(most_files=1)
+    _, body = in_response(b"%PDF-1.7\n" + b"\x00\xff" * 5000)
+    params = ResponseParams.model_validate(body)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(InvalidRequestError, match="is damaged"):
+            await documents.unfold(Principal(subject="s", tenant="t", permissions=frozenset()), params, "input")
+        tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task)]
+        assert "reading a document" not in {task.get_name() for task in tasks}
+    finally:
+        gc.enable()

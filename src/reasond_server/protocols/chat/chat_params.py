@@ -24,7 +24,7 @@ from reasond_server.protocols.openai_requests import (
     read_offer,
     require_question,
 )
-from reasond_server.protocols.wire_params import WireParams
+from reasond_server.protocols.wire_params import OpenAiParams
 from reasond_server.types import Task
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MOST_MESSAGES: Final = 10_000
 _OLD_TOOLS: Final = "is not supported: it is the older name of tools; leave it out"
 _MOST_ANSWERS: Final = 8
-_SOME_ANSWERS: Final = f"must be a whole number from 1 to {_MOST_ANSWERS}, and 1 in a stream; leave it out"
+_SOME_ANSWERS: Final = f"must be a whole number from 1 to {_MOST_ANSWERS}; leave it out"
 _NO_LOGPROBS: Final = (
     "cannot be told: only the model reasond/direct, whose one reply is the answer, has them, without tools; ask for "
     "it, or leave it out"
@@ -61,23 +61,15 @@ class ModelParams(Params):
     model: str = ""
 
 
-class ChatParams(WireParams):
+class ChatParams(OpenAiParams):
     """The parameters of a chat completion, by OpenAI's names, and `reasond` for our own."""
 
-    model: str
     messages: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=_MOST_MESSAGES)]
-    stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     max_tokens: Whole | None = None
     max_completion_tokens: Whole | None = None
     response_format: dict[str, Any] | None = None
-    # Sampling: the strategy's own parameter of that name, or a warning.
-    temperature: Any = None
-    top_p: Any = None
-    seed: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
+    # More of sampling.
     logit_bias: Any = None
     top_k: Any = None
     min_p: Any = None
@@ -85,27 +77,16 @@ class ChatParams(WireParams):
     reasoning_effort: Any = None
     verbosity: Any = None
     prediction: Any = None
-    # Tools of the client: the chat is a turn.
-    tools: list[dict[str, Any]] | None = None
     # Refused unless they ask for nothing.
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     n: Any = None
     logprobs: Any = None
-    top_logprobs: Any = None
     modalities: Any = None
     audio: Any = None
     web_search_options: Any = None
-    store: Any = None
     # Without any effect on an answer.
-    user: Any = None
     metadata: Any = None
-    service_tier: Any = None
-    parallel_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
 
     @property
     def includes_usage(self) -> bool:
@@ -122,12 +103,6 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
     """
     answers = params.n or 1
     schema, wrong = read_format("response_format", params.response_format, inner="json_schema")
-    offer = read_offer(params.tools or (), params.tool_choice)
-    problems = [*_find_refused(params), *wrong, *offer.problems]
-    if params.stream and answers != 1 and not problems:
-        problems.append(Violation(field="n", description=_SOME_ANSWERS))
-    if problems:
-        raise InvalidRequestError.of(*problems[:20])
     dialogue, found = read_messages(params.messages)
     stop = params.stop or ()
     is_plain = params.model_fields_set.isdisjoint(SAMPLING)
@@ -139,8 +114,9 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
         system=dialogue.system,
         question=require_question(dialogue, "messages"),
         own=params.reasond,
-        offer=offer,
+        offer=read_offer(params.tools or (), params.tool_choice),
         schema=schema,
+        problems=(*_find_refused(params), *wrong),
         budget=read_bounds(params.reasond, params.max_tokens, params.max_completion_tokens),
         sampling=sampling,
         answers=answers,

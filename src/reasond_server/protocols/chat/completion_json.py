@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.http_api.exchange import frame_event
+from reasond_server.protocols.followed_runs import write_usage
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
@@ -24,33 +25,43 @@ _FINISHES: Final = {
 
 
 class ChunkFrames:
-    """Writes the chunks of one stream; the first one is `begin`."""
+    """Writes the chunks of one stream; the first one of the choice at each `place` is `begin`."""
 
     def __init__(self, *, model: str, includes_usage: bool) -> None:
         self._model = model
         self._includes_usage = includes_usage
         self._head = b""
 
-    def begin(self, event: StreamEvent) -> bytes:
-        """Return the first chunk, which names the author; `event` has the id and the time."""
+    def begin(self, place: int, event: StreamEvent) -> bytes:
+        """Return the first chunk of a choice, which names its author; the first `event` has the id and the time."""
         about = describe_completion(event.execution_id, event.create_time, self._model, kind="chat.completion.chunk")
-        self._head = to_json(about)[:-1]
-        return self.choose({"role": "assistant", "content": ""})
+        self._head = self._head or to_json(about)[:-1]
+        return self.choose(place, {"role": "assistant", "content": ""})
 
-    def reason(self, text: str) -> bytes:
+    def reason(self, place: int, text: str) -> bytes:
         """Return a chunk of reasoning, under both names that clients read."""
-        return self.choose({"reasoning_content": text, "reasoning": text})
+        return self.choose(place, {"reasoning_content": text, "reasoning": text})
 
     def choose(
-        self, delta: Mapping[str, Any], finish: str | None = None, *, logprobs: object = None, **more: object
+        self,
+        place: int,
+        delta: Mapping[str, Any],
+        finish: str | None = None,
+        *,
+        logprobs: object = None,
+        **more: object,
     ) -> bytes:
         """Return a chunk with `delta` and the tokens of its content; `more` are members of its own."""
-        choice = {"index": 0, "delta": delta, "logprobs": wrap_logprobs(logprobs), "finish_reason": finish}
+        choice = {"index": place, "delta": delta, "logprobs": wrap_logprobs(logprobs), "finish_reason": finish}
         return self._write({"choices": [choice], **({"usage": None} if self._includes_usage else {}), **more})
 
     def tell_usage(self, usage: Usage) -> bytes:
         """Return the chunk of the usage; empty if it was not asked for."""
-        return self._write({"choices": [], "usage": build_usage_json(usage)}) if self._includes_usage else b""
+        return (
+            self._write({"choices": [], "usage": write_usage(usage, "prompt", "completion")})
+            if self._includes_usage
+            else b""
+        )
 
     def _write(self, rest: dict[str, Any]) -> bytes:
         return frame_event(self._head + b"," + to_json(rest, inf_nan_mode="null")[1:])
@@ -69,17 +80,6 @@ def describe_completion(execution_id: str, created: datetime, model: str, *, kin
 def wrap_logprobs(tokens: object) -> object:
     """Return the tokens of a content as a choice has them; None if they were not asked for."""
     return None if tokens is None else {"content": tokens, "refusal": None}
-
-
-def build_usage_json(usage: Usage) -> dict[str, Any]:
-    """Return the usage by OpenAI's names."""
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
 
 
 def map_finish_reason(reason: FinishReason | None) -> str:

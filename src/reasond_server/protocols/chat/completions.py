@@ -13,23 +13,23 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from reasond_server.base.asyncio_tasks import interleave
 from reasond_server.llm.model import find_image_tokens
 from reasond_server.protocols.chat.chat_params import read_chat
 from reasond_server.protocols.chat.completion_json import (
     ChunkFrames,
-    build_usage_json,
     describe_completion,
     map_finish_reason,
     wrap_logprobs,
     write_call,
 )
 from reasond_server.protocols.conversations import BETWEEN
-from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
+from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning, write_usage
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.types import NOTHING, Heartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
     from datetime import datetime
 
     from reasond_server.protocols.asked_runs import AskedRuns
@@ -78,7 +78,7 @@ class Completions:
         return {
             **describe_completion(run.execution_id, created, params.model, kind="chat.completion"),
             "choices": choices,
-            "usage": build_usage_json(sum((each.usage for each in runs), NOTHING)),
+            "usage": write_usage(sum((each.usage for each in runs), NOTHING), "prompt", "completion"),
             "reasond": run.describe((*asked.warnings, *unused, *cut)),
         }
 
@@ -86,9 +86,9 @@ class Completions:
         """Work on several answers at the same time; return when the first execution began."""
         if len(runs) == 1:
             return await self._runs.work(caller, asked, runs[0])
-        key = asked.request_id
-        several = [replace(asked, request_id=f"{key}-{place}" if key else "") for place in range(len(runs))]
-        working = [asyncio.create_task(self._runs.work(caller, *each)) for each in zip(several, runs, strict=True)]
+        working = [
+            asyncio.create_task(self._runs.work(caller, *each)) for each in zip(_split(asked), runs, strict=True)
+        ]
         try:
             return (await asyncio.gather(*working))[0]
         finally:
@@ -98,32 +98,30 @@ class Completions:
     async def stream(
         self, caller: Principal, params: ChatParams, _cursor: Cursor | None
     ) -> AsyncGenerator[bytes, None]:
-        """Work as `create` does, and yield the frames of the stream; closing it cancels the run.
+        """Work as `create` does, and yield the frames of the stream; closing it cancels the runs.
 
         Raises:
-            ReasondError: the request is refused, or the run failed.
+            ReasondError: the request is refused, or a run failed.
         """
         asked = read_chat(await self._documents.unfold(caller, params, "messages"), self._catalogue)
-        run = FollowedRun()
+        runs = [FollowedRun() for _ in range(asked.answers)]
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
-        async with aclosing(self._runs.follow(caller, asked, include_deltas=asked.include_deltas)) as events:
-            async for event in events:
+        followed = [self._runs.follow(caller, one, include_deltas=one.include_deltas) for one in _split(asked)]
+        async with aclosing(interleave(followed)) as events:
+            async for place, event in events:
+                run = runs[place]
+                if event is None:
+                    unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
+                    yield _write_end(frames, place, run, run.describe((*asked.warnings, *unused)))
+                    continue
                 if not run.execution_id:
                     run.execution_id = event.execution_id
-                    yield frames.begin(event)
+                    yield frames.begin(place, event)
                 if text := run.take(event.event):
-                    yield frames.reason(text)
+                    yield frames.reason(place, text)
                 elif isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
-        if calls := run.list_calls():
-            yield frames.choose(
-                {"tool_calls": [{"index": place, **write_call(call)} for place, call in enumerate(calls)]}
-            )
-        if run.content:
-            yield frames.choose({"content": run.content}, logprobs=run.logprobs)
-        unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
-        yield frames.choose({}, map_finish_reason(run.finish_reason), reasond=run.describe((*asked.warnings, *unused)))
-        if usage := frames.tell_usage(run.usage):
+        if usage := frames.tell_usage(sum((each.usage for each in runs), NOTHING)):
             yield usage
         yield DONE
 
@@ -148,6 +146,26 @@ class Completions:
             "output_modalities": ["text"],
             "supports": ["chat.completions", "responses", "tools", "json_schema", "streaming"],
         }
+
+
+def _split(asked: Asked) -> Sequence[Asked]:
+    """Return what is asked once for each answer; each has a request id of its own."""
+    if asked.answers == 1:
+        return [asked]
+    key = asked.request_id
+    return [replace(asked, request_id=f"{key}-{place}" if key else "") for place in range(asked.answers)]
+
+
+def _write_end(frames: ChunkFrames, place: int, run: FollowedRun, own: Mapping[str, Any]) -> bytes:
+    """Return the last chunks of a choice: its calls, its content, and how it ended."""
+    calls = [{"index": index, **write_call(call)} for index, call in enumerate(run.list_calls())]
+    return b"".join(
+        (
+            frames.choose(place, {"tool_calls": calls}) if calls else b"",
+            frames.choose(place, {"content": run.content}, logprobs=run.logprobs) if run.content else b"",
+            frames.choose(place, {}, map_finish_reason(run.finish_reason), reasond=own),
+        )
+    )
 
 
 def _write_choice(place: int, run: FollowedRun) -> tuple[dict[str, Any], Sequence[str]]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors.base import Violation, show
-from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.base import show
 from reasond_server.protocols.conversations import ConversationBuilder
-from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
+from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
@@ -36,55 +35,41 @@ def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Dialogue, Sequ
         InvalidRequestError: a message has a role or content that is not supported.
     """
     builder = ConversationBuilder()
-    problems: list[Violation] = []
     unknown: dict[str, None] = {}
-    passed_over: dict[str, None] = {}
     for place, message in enumerate(messages):
         field, role = f"messages.{place}", message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
             description = f"must be 'system', 'developer', 'user', 'assistant' or 'tool', got {show(role)}"
-            problems.append(Violation(field=f"{field}.role", description=description))
+            builder.refuse(f"{field}.role", description)
         else:
             unknown |= dict.fromkeys(message.keys() - _MEMBERS - _OWN_MEMBERS.get(role, frozenset()))
-            problems += _read_message(field, role, message, builder, passed_over)
-        if len(problems) >= MOST_PROBLEMS:
-            break
-    if problems:
-        raise InvalidRequestError.of(*problems[:MOST_PROBLEMS])
+            _read_message(field, role, message, builder)
+    dialogue = builder.build()
     names = sorted(str(name)[:64] for name in unknown)[:MOST_PROBLEMS]
-    warnings = [*passed_over, *(f"The member {name} of messages is not shown to the model." for name in names)]
-    return builder.build(), warnings
+    return dialogue, [
+        *dialogue.warnings,
+        *(f"The member {name} of messages is not shown to the model." for name in names),
+    ]
 
 
-def _read_message(
-    field: str, role: str, message: Mapping[str, Any], builder: ConversationBuilder, warnings: dict[str, None]
-) -> Sequence[Violation]:
-    """Read one message into `builder`; return what is wrong with it."""
-    found = list[Violation]()
-    given = message.get("content")
+def _read_message(field: str, role: str, message: Mapping[str, Any], builder: ConversationBuilder) -> None:
+    """Read one message into `builder`."""
+    given, calls = message.get("content"), list[ToolCall]()
     if given is None and role in {*_SYSTEM, "user"}:
-        found.append(Violation(field=f"{field}.content", description=_NO_CONTENT))
-    content = read_content(f"{field}.content", given, is_asked=role == "user")
-    found += content.problems
-    warnings |= dict.fromkeys(content.warnings)
-    text = content.text
-    if role in _SYSTEM:
-        builder.instruct(text)
-    elif role == "user":
-        builder.add_user(text, content.images)
-    elif role in _RESULTS:
+        builder.refuse(f"{field}.content", _NO_CONTENT)
+    if role in _RESULTS:
+        text = builder.read(f"{field}.content", given).text
         builder.add_result(str(message.get("tool_call_id") or message.get("name") or "call"), text)
-    else:
-        calls, odd = _read_calls(field, message)
+        return
+    if role == "assistant":
+        calls = _read_calls(field, message, builder)
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         builder.add_reasoning(reasoning if isinstance(reasoning, str) else "")
-        builder.add_assistant(text, calls)
-        found += odd
-    return found
+    builder.say(field, role, given, calls)
 
 
-def _read_calls(field: str, message: Mapping[str, Any]) -> tuple[list[ToolCall], list[Violation]]:
-    """Return the calls of an earlier answer, and what is wrong with them."""
+def _read_calls(field: str, message: Mapping[str, Any], builder: ConversationBuilder) -> list[ToolCall]:
+    """Return the calls of an earlier answer; none of them if one is malformed."""
     given = message.get("tool_calls") or []
     if old := message.get("function_call"):
         given = [{"id": old.get("name") if isinstance(old, dict) else "", "function": old}]
@@ -92,8 +77,8 @@ def _read_calls(field: str, message: Mapping[str, Any]) -> tuple[list[ToolCall],
     for call in given if isinstance(given, list) else [None]:
         made = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
         if not isinstance(call, dict) or not isinstance(made, dict):
-            text = "must be a list of calls of functions"
-            return [], [Violation(field=f"{field}.tool_calls", description=text)]
+            builder.refuse(f"{field}.tool_calls", "must be a list of calls of functions")
+            return []
         calls.append(
             ToolCall(
                 call_id=str(call.get("id") or made.get("name") or "call"),
@@ -101,4 +86,4 @@ def _read_calls(field: str, message: Mapping[str, Any]) -> tuple[list[ToolCall],
                 arguments_json=str(made.get("arguments") or made.get("input") or "{}"),
             )
         )
-    return calls, []
+    return calls

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import Violation, show
-from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.base import show
 from reasond_server.protocols.conversations import ConversationBuilder
-from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
+from reasond_server.protocols.message_parts import read_content
 from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.types import ToolCall
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from reasond_server.protocols.conversations import Dialogue
 
-_SHOWN: Final = frozenset({"text", "image", "document", "search_result"})
-_ROLES: Final = frozenset({"user", "assistant", "system"})
+# Tuples, because a client may send a list in the place of a name.
+_SHOWN: Final = ("text", "image", "document", "search_result")
+_ROLES: Final = ("user", "assistant", "system")
 # A line that a client changes with each request: before the prompt it would end every prefix that a model server keeps.
 _BILLING: Final = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 # Where the parts that blocks are read as have what is wrong with them.
@@ -36,76 +37,55 @@ def read_system(given: str | Sequence[Mapping[str, Any]] | None) -> str:
     return "\n\n".join(text for text in kept if text)
 
 
-def read_messages(messages: Sequence[Mapping[str, Any]], *, system: str) -> tuple[Dialogue, Sequence[str]]:
-    """Return the conversation, and warnings about what is not shown to the model.
+def read_messages(messages: Sequence[Mapping[str, Any]], *, system: str) -> Dialogue:
+    """Return the conversation.
 
     Raises:
         InvalidRequestError: a message is malformed.
     """
     builder = ConversationBuilder()
     builder.instruct(system)
-    problems: list[Violation] = []
-    warnings: dict[str, None] = {}
     for place, message in enumerate(messages):
         field, role, content = f"messages.{place}", message.get("role"), message.get("content")
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if role not in _ROLES:
-            text = f"must be 'user' or 'assistant', got {show(role)}"
-            problems.append(Violation(field=f"{field}.role", description=text))
+            builder.refuse(f"{field}.role", f"must be 'user' or 'assistant', got {show(role)}")
         elif not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-            text = f"must be a text or a list of blocks, got {show(content)}"
-            problems.append(Violation(field=f"{field}.content", description=text))
+            builder.refuse(f"{field}.content", f"must be a text or a list of blocks, got {show(content)}")
         elif role == "assistant":
-            warnings |= dict.fromkeys(_read_assistant(blocks, builder))
+            _read_assistant(blocks, builder)
         else:
-            problems += _read_user(f"{field}.content", blocks, builder, warnings, is_system=role == "system")
-        if len(problems) >= MOST_PROBLEMS:
-            break
-    if problems:
-        raise InvalidRequestError.of(*problems[:MOST_PROBLEMS])
-    return builder.build(), [*warnings][:MOST_PROBLEMS]
+            _read_user(f"{field}.content", blocks, builder, is_system=role == "system")
+    builder.problems = [replace(one, field=_SOURCES.sub(".source", one.field)) for one in builder.problems]
+    return builder.build()
 
 
 def _read_user(
-    field: str,
-    blocks: Sequence[Mapping[str, Any]],
-    builder: ConversationBuilder,
-    warnings: dict[str, None],
-    *,
-    is_system: bool,
-) -> Sequence[Violation]:
-    """Read what the user says, after the results that the message has; return what is wrong."""
-    problems: list[Violation] = []
+    field: str, blocks: Sequence[Mapping[str, Any]], builder: ConversationBuilder, *, is_system: bool
+) -> None:
+    """Read what the user says, after the results that the message has."""
     said: list[Mapping[str, Any]] = []
     for place, block in enumerate(blocks):
         kind = block.get("type")
         if kind == "tool_result":
             given = block.get("content")
             nested = [_convert(each) for each in given] if isinstance(given, list) else given
-            content = read_content(f"{field}.{place}.content", nested, is_asked=False)
-            problems += content.problems
-            warnings |= dict.fromkeys(content.warnings)
-            builder.add_result(
-                str(block.get("tool_use_id") or ""), content.text, is_error=block.get("is_error") is True
-            )
+            text = builder.read(f"{field}.{place}.content", nested).text
+            builder.add_result(str(block.get("tool_use_id") or ""), text, is_error=block.get("is_error") is True)
         elif kind in _SHOWN:
             said.append(_convert(block))
         else:
             said.append({"type": "text", "text": ""})
-            warnings[_pass_over(kind)] = None
-    content = read_content(field, said, is_asked=not is_system)
-    problems += content.problems
-    warnings |= dict.fromkeys(content.warnings)
+            _pass_over(kind, builder)
+    content = builder.read(field, said, is_asked=not is_system)
     if is_system:
         builder.instruct(content.text)
     else:
         builder.add_user(content.text.strip("\n"), content.images)
-    return [Violation(field=_SOURCES.sub(".source", one.field), description=one.description) for one in problems]
 
 
-def _read_assistant(blocks: Sequence[Mapping[str, Any]], builder: ConversationBuilder) -> Sequence[str]:
-    """Read what the model said and thought, and the tools that it called; return warnings."""
-    warnings: list[str] = []
+def _read_assistant(blocks: Sequence[Mapping[str, Any]], builder: ConversationBuilder) -> None:
+    """Read what the model said and thought, and the tools that it called."""
     for block in blocks:
         kind = block.get("type")
         if kind == "text":
@@ -120,12 +100,11 @@ def _read_assistant(blocks: Sequence[Mapping[str, Any]], builder: ConversationBu
             )
             builder.add_assistant("", [call])
         else:
-            warnings.append(_pass_over(kind))
-    return warnings
+            _pass_over(kind, builder)
 
 
-def _pass_over(kind: object) -> str:
-    return f"Blocks of the type {show(kind)} are not shown to the model."
+def _pass_over(kind: object, builder: ConversationBuilder) -> None:
+    builder.warnings[f"Blocks of the type {show(kind)} are not shown to the model."] = None
 
 
 def _convert(block: object) -> Mapping[str, Any]:
@@ -149,6 +128,6 @@ def _convert_document(block: Mapping[str, Any], source: Mapping[str, Any]) -> Ma
     if source.get("type") == "content":
         given = source.get("content")
         data = read_content("", [given] if isinstance(given, dict) else given).text
-    if source.get("type") in {"text", "content"}:
+    if source.get("type") in ["text", "content"]:
         return {"type": "text", "text": f"File {show(title)}:\n{data}"}
     return {"type": "file", "file": {"filename": title, "file_data": data}}

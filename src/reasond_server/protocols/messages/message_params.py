@@ -9,7 +9,6 @@ from pydantic import Field
 from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import Violation, show
-from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import Whole  # noqa: TC001 - pydantic reads it
 from reasond_server.protocols.conversations import BETWEEN, find_question
 from reasond_server.protocols.messages.message_blocks import read_messages, read_system
@@ -89,25 +88,23 @@ def read_message_request(params: MessageParams, catalogue: ModelCatalogue) -> As
     config = params.output_config or {}
     field = "output_config.format" if config.get("format") else "output_format"
     schema, wrong = read_format(field, config.get("format") or params.output_format)
-    offer = _read_offer(params.tools or (), params.tool_choice or {})
-    if problems := [*wrong, *offer.problems]:
-        raise InvalidRequestError.of(*problems)
-    dialogue, warnings = read_messages(params.messages, system=read_system(params.system))
+    dialogue = read_messages(params.messages, system=read_system(params.system))
     given = {name: getattr(params, name) for name in _SAMPLING} | {"reasoning_effort": config.get("effort")}
     inputs = RequestInputs(
         model=params.model,
         system=dialogue.system,
         question=_find_question(dialogue),
         own=params.reasond,
-        offer=offer,
+        offer=_read_offer(params.tools or (), params.tool_choice or {}),
         schema=schema,
+        problems=wrong,
         budget=read_bounds(params.reasond, params.max_tokens),
         sampling={name: each for name, each in given.items() if each is not None},
         parallel_tool_calls=(params.tool_choice or {}).get("disable_parallel_tool_use") is not True,
         stop=params.stop_sequences or (),
     )
     asked = plan(inputs, catalogue)
-    return replace(asked, warnings=(*params.warnings, *warnings, *asked.warnings))
+    return replace(asked, warnings=(*params.warnings, *dialogue.warnings, *asked.warnings))
 
 
 def _find_question(dialogue: Dialogue) -> LastMessage:

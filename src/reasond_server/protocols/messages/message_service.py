@@ -194,11 +194,11 @@ class _Teller:
 
     def _show(self, text: str, place: AnswerPlace) -> Iterator[bytes]:
         draft = self._draft = self._draft or LiveAnswer(place.edition)
+        has_begun = draft.has_begun
         certain = draft.add(text, place.at)
-        if certain and not draft.has_begun and self._shows_thinking and place.thinking.strip():
+        if certain and not has_begun and self._shows_thinking and place.thinking.strip():
             yield from self._frames.think(place.thinking.strip())
         if certain:
-            draft.has_begun = True
             yield from self._frames.say(certain, is_whole=False)
 
     def _settle(self, draft: LiveAnswer, step: Iteration | ModelCallStep) -> Iterator[bytes]:
@@ -206,15 +206,14 @@ class _Teller:
         text = step.text.strip() if isinstance(step, ModelCallStep) else getattr(step.detail, "answer", "")
         if text and draft.edition != step.edition:
             raise build_lost_error()
-        self.said = text or "".join(draft.told)
+        self.said = text or draft.written
         yield from self._frames.say(draft.rest(self.said))
 
     def end(self, run: FollowedRun) -> Iterator[bytes]:
         """Yield what was not told yet of the thinking and the answer."""
         draft, self._draft = self._draft, None
         if draft is not None and draft.has_begun:
-            written = "".join(draft.told)
-            self.said = run.content if run.content.startswith(written) else written
+            self.said = run.content if run.content.startswith(draft.written) else draft.written
             yield from self._frames.say(draft.rest(self.said))
         yield from self._frames.end_thinking()
         if run.content not in {"", self.said}:

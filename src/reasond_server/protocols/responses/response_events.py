@@ -9,25 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.http_api.json_mapping import describe_step
 from reasond_server.protocols.conversations import name_call
-from reasond_server.protocols.followed_runs import read_logprobs
+from reasond_server.protocols.followed_runs import FollowedRun
 from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
-from reasond_server.protocols.responses.response_json import ECHO, LOGPROBS, SEALED, begin_response, end_response
+from reasond_server.protocols.responses.echoes import read_echo
+from reasond_server.protocols.responses.response_json import SEALED, ResponseRef, begin_response, end_response
 from reasond_server.protocols.sealed_reasoning import seal
-from reasond_server.types import NOTHING, FinishReason, Iteration, Result, TextDelta
-from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
+from reasond_server.types import FinishReason, Heartbeat, Iteration, Result, TextDelta
+from reasond_server.types.turns import CallKind, HandedOff, ModelCallStep, Reentered, ToolStep, TurnResult, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
 
-    from reasond_server.protocols.responses.response_json import ResponseRef
-    from reasond_server.types import ExecutionFailure, Usage
+    from reasond_server.types import ExecutionFailure, LoggedEvent, StreamEvent
 
-_ENDS: Final = {"completed": "response.completed", "failed": "response.failed"}
-_INCOMPLETE: Final = "response.incomplete"
 _EDITION: Final = 1 << 22
 """More numbers than the text of one model call takes: each edition of an answer has others."""
 _MOST_EDITIONS: Final = 64
@@ -63,92 +59,100 @@ class ResponseEvent:
 
 @value
 class _Form:
-    """How an item of one text is told: its type, the beginning of its id, and the names of its text, part and index."""
+    """How an item of one text is told: the beginning of its id, its usual members, and the names of its text and parts.
 
-    kind: str
+    `parts` is the member that has its parts, of which it has one: `empty`, with the text.
+    """
+
     prefix: str
+    usual: Mapping[str, Any]
     text: str
     part: str
-    index: str
+    parts: str
     empty: Mapping[str, Any]
-    more: Mapping[str, Any]
 
 
 _MESSAGE: Final = _Form(
-    kind="message",
     prefix="msg",
+    usual={"type": "message", "role": "assistant", "status": "completed"},
     text="response.output_text",
     part="response.content_part",
-    index="content_index",
+    parts="content",
     empty={"type": "output_text", "text": "", "annotations": [], "logprobs": []},
-    more={"logprobs": []},
 )
 _REASONING: Final = _Form(
-    kind="reasoning",
     prefix="rs",
+    usual={"type": "reasoning"},
     text="response.reasoning_summary_text",
     part="response.reasoning_summary_part",
-    index="summary_index",
+    parts="summary",
     empty={"type": "summary_text", "text": ""},
-    more={},
 )
 
 
 class ResponseWriter:
     """Writes the events of one response from the events of its log, each of which `take` gets in order.
 
-    It also takes the text of an answer while it is written, if it gets all of it from the beginning.
+    It also takes the text of an answer while it is written, if it gets all of it from the beginning. What the log has
+    of the request goes before `echo`.
 
     Attributes:
-        response: the response object as it is now; None before the first event.
+        response: the response object as it is now; empty before the first event.
         has_ended: whether the last event was taken.
     """
 
-    def __init__(self, ref: ResponseRef, echo: Mapping[str, Any]) -> None:
-        self._ref = ref
-        self._echo = {**ECHO, **echo}
+    def __init__(self, echo: Mapping[str, Any]) -> None:
+        self._echo = echo
         self._number = self._lost = 0
-        self._usage = NOTHING
+        self._run = FollowedRun(has_texts=True)
         self._draft: LiveAnswer | None = None
         self._said = ""
-        self._logprobs: Sequence[Mapping[str, Any]] = ()
-        self.response: dict[str, Any] | None = None
+        self._key = ""
+        self.response: dict[str, Any] = {}
         self.has_ended = False
 
-    def take(self, event: object, create_time: datetime) -> Sequence[ResponseEvent]:
+    def take(self, execution_id: str, logged: LoggedEvent | StreamEvent) -> Sequence[ResponseEvent]:
         """Return the events for the next event of the log.
 
         Raises:
             CursorExpiredError: text that was told of the answer does not count any more.
         """
-        return () if self.has_ended else list(self._take(event, create_time))
+        if self.has_ended or isinstance(logged.event, Heartbeat):
+            return ()
+        return [*self._begin(execution_id, logged), *self._take(logged.event, int(logged.create_time.timestamp()))]
 
-    def _take(self, event: object, at: datetime) -> Iterator[ResponseEvent]:
-        if self.response is None:
-            self.response = begin_response(self._ref, self._echo, created_at=int(at.timestamp()))
+    def _begin(self, execution_id: str, first: LoggedEvent | StreamEvent) -> Iterator[ResponseEvent]:
+        """Yield the first events, before the first one of the log."""
+        if not self.response:
+            ref = ResponseRef(execution_id=execution_id, after=first.sequence - 1)
+            kept = read_echo(first.event.echo_json) if isinstance(first.event, TurnStarted | Reentered) else {}
+            self._echo, self._key = kept or self._echo, ref.key
+            self._run.execution_id = execution_id
+            self.response = begin_response(ref, self._echo, created_at=int(first.create_time.timestamp()))
             yield self._tell("response.created", response=self.response)
             yield self._tell("response.in_progress", response=self.response)
+
+    def _take(self, event: object, at_s: int) -> Iterator[ResponseEvent]:
         if isinstance(event, TextDelta):
             yield from self._show(event)
-        elif isinstance(event, Iteration):
-            answer: str = getattr(event.detail, "answer", "") if event.edition >= 0 else ""
-            self._logprobs = read_logprobs(event) if LOGPROBS in self._echo.get("include", ()) else ()
-            yield from self._answer(answer, describe_step(event), event.edition)
+            return
+        thought = self._run.take(event)
+        if isinstance(event, Iteration):
+            yield from self._answer(getattr(event.detail, "answer", ""), thought, event.edition)
         elif isinstance(event, ModelCallStep):
-            self._usage += event.usage
             text = event.text.strip()
-            yield from self._answer(text if event.edition >= 0 else "", event.thinking, event.edition)
+            yield from self._answer(text, event.thinking, event.edition)
             if event.calls and event.edition < 0:
                 # No message: a later one is the answer.
                 yield from self._reason(text)
         elif isinstance(event, ToolStep):
-            if event.state is not LedgerState.STARTED:
-                yield from self._reason(f"{event.tool}: {event.state}")
+            yield from self._reason(thought)
         elif isinstance(event, HandedOff):
             yield from self._hand_off(event)
-            yield self._end(at, self._usage)
+            yield self._end(at_s)
         elif isinstance(event, Result | TurnResult):
-            yield from self._conclude(event, at)
+            yield from self._conclude(event)
+            yield self._end(at_s, event.error)
 
     def _show(self, delta: TextDelta) -> Iterator[ResponseEvent]:
         """Yield what can be told of an answer while it is written."""
@@ -156,47 +160,45 @@ class ResponseWriter:
         if place is None:
             return
         draft = self._draft = self._draft or LiveAnswer(place.edition)
+        has_begun = draft.has_begun
         certain = draft.add(delta.text, place.at)
-        if certain and not draft.has_begun:
+        if certain and not has_begun:
             self._skip(place.edition)
             yield from self._reason(place.thinking)
-            yield from self._begin(_MESSAGE, status="in_progress", role="assistant", content=[])
-            draft.has_begun = True
+            yield from self._open(_MESSAGE)
         yield from self._write(_MESSAGE, certain)
 
     def _answer(self, text: str, thinking: str, edition: int) -> Iterator[ResponseEvent]:
         """Yield the reasoning and the part of the answer in a step, without what was told while it was written."""
         draft, self._draft = self._draft, None
+        text = text if edition >= 0 else ""
         if draft is None or not draft.has_begun:
             self._skip(edition)
             yield from self._reason(thinking)
-            yield from self._write_message(text)
+            yield from self._say(text)
         elif draft.edition == edition:
             yield from self._write(_MESSAGE, draft.rest(text))
-            yield from self._finish_message(text)
+            yield from self._finish(_MESSAGE, text)
         elif text:
             raise build_lost_error()
         else:
-            yield from self._leave(draft)
+            yield from self._finish(_MESSAGE, draft.written, status="incomplete")
             self._skip(edition)
 
-    def _leave(self, draft: LiveAnswer) -> Iterator[ResponseEvent]:
-        """Yield the end of an answer that was not written whole."""
-        yield from self._finish_message("".join(draft.told), status="incomplete")
-
-    def _conclude(self, event: Result | TurnResult, at: datetime) -> Iterator[ResponseEvent]:
-        answer, usage = event.answer, self._usage
-        if isinstance(event, Result):
-            answer, usage = event.answer_json or answer, event.metrics.usage
+    def _conclude(self, event: Result | TurnResult) -> Iterator[ResponseEvent]:
         if self._draft is not None and self._draft.has_begun:
-            yield from self._leave(self._draft)
+            yield from self._finish(_MESSAGE, self._draft.written, status="incomplete")
         if event.finish_reason in _BROKEN:
             # What was written of an answer may be lost.
             self._skip(_MOST_EDITIONS)
-        self._warn(event.warnings)
-        if answer != self._said:
-            yield from self._write_message(answer)
-        yield self._end(at, usage, event.finish_reason, event.error)
+        if self._run.content != self._said:
+            yield from self._say(self._run.content)
+
+    def _end(self, at_s: int, error: ExecutionFailure | None = None) -> ResponseEvent:
+        self.has_ended = True
+        self.response = end_response(self.response, self._run, error=error, completed_at=at_s)
+        status = self.response["status"]
+        return self._tell(f"response.{'incomplete' if status == 'cancelled' else status}", response=self.response)
 
     def _skip(self, edition: int) -> None:
         """Leave out the numbers of the editions before."""
@@ -208,93 +210,66 @@ class ResponseWriter:
         for pending in event.calls:
             name, arguments = pending.call.name, pending.call.arguments_json or "{}"
             if pending.kind is not CallKind.EXECUTE:
-                yield from self._write_message(f"The server waits for a decision about the call of {name}.")
+                yield from self._say(f"The server waits for a decision about the call of {name}.")
                 continue
-            item = {
-                "type": "function_call",
-                "call_id": name_call(self._ref.execution_id, event.etag, pending),
-                "name": name,
-                "id": self._name_item("fc"),
-                "arguments": "",
-                "status": "in_progress",
-            }
+            call_id = name_call(self._run.execution_id, event.etag, pending)
+            item = {"type": "function_call", "call_id": call_id, "name": name, "id": self._name_item("fc")}
             where = {"item_id": item["id"], "output_index": self._place}
             kind = "response.function_call_arguments"
-            yield self._tell("response.output_item.added", output_index=self._place, item=item)
+            yield self._add({**item, "arguments": "", "status": "in_progress"})
             yield self._tell(f"{kind}.delta", len(arguments), **where, delta=arguments)
             yield self._tell(f"{kind}.done", **where, name=name, arguments=arguments)
             yield self._close({**item, "arguments": arguments, "status": "completed"})
 
     def _reason(self, text: str) -> Iterator[ResponseEvent]:
         """Yield an item of reasoning whose summary is `text`; nothing for an empty one."""
-        text = text.strip()
-        if text:
+        if text := text.strip():
             sealed = seal(text) if SEALED in self._echo.get("include", ()) else None
-            yield from self._begin(_REASONING, summary=[], encrypted_content=sealed)
+            yield from self._open(_REASONING, encrypted_content=sealed)
             yield from self._write(_REASONING, text)
-            yield from self._finish(_REASONING, "summary", text, encrypted_content=sealed)
+            yield from self._finish(_REASONING, text, encrypted_content=sealed)
 
-    def _write_message(self, text: str) -> Iterator[ResponseEvent]:
+    def _say(self, text: str) -> Iterator[ResponseEvent]:
         """Yield a message of the assistant; nothing for an empty one."""
         if text:
-            yield from self._begin(_MESSAGE, status="in_progress", role="assistant", content=[])
+            yield from self._open(_MESSAGE)
             yield from self._write(_MESSAGE, text)
-            yield from self._finish_message(text)
+            yield from self._finish(_MESSAGE, text)
 
-    def _finish_message(self, text: str, *, status: str = "completed") -> Iterator[ResponseEvent]:
-        self._said = text
-        yield from self._finish(_MESSAGE, "content", text, status=status, role="assistant")
-
-    def _begin(self, form: _Form, **members: object) -> Iterator[ResponseEvent]:
-        item = {"type": form.kind, "id": self._name_item(form.prefix), **members}
-        yield self._tell("response.output_item.added", output_index=self._place, item=item)
+    def _open(self, form: _Form, **members: object) -> Iterator[ResponseEvent]:
+        begun = {"status": "in_progress"} if "status" in form.usual else {}
+        yield self._add({"id": self._name_item(form.prefix), **form.usual, **begun, **members, form.parts: []})
         yield self._tell(f"{form.part}.added", **self._locate(form), part=form.empty)
 
     def _write(self, form: _Form, text: str) -> Iterator[ResponseEvent]:
+        more = {"logprobs": []} if form is _MESSAGE else {}
         if text:
-            yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **form.more)
+            yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **more)
 
-    def _finish(self, form: _Form, parts: str, text: str, **members: object) -> Iterator[ResponseEvent]:
-        more = {**form.more, "logprobs": self._logprobs} if form.more and self._logprobs else form.more
+    def _finish(self, form: _Form, text: str, **members: object) -> Iterator[ResponseEvent]:
+        more = {}
+        if form is _MESSAGE:
+            self._said, more = text, {"logprobs": self._run.logprobs or []}
         where, part = self._locate(form), {**form.empty, **more, "text": text}
         yield self._tell(f"{form.text}.done", **where, text=text, **more)
         yield self._tell(f"{form.part}.done", **where, part=part)
-        item = {"type": form.kind, "id": self._name_item(form.prefix), **members, parts: [part]}
-        yield self._close(item)
+        yield self._close({"id": self._name_item(form.prefix), **form.usual, **members, form.parts: [part]})
 
     def _locate(self, form: _Form) -> dict[str, Any]:
-        return {"item_id": self._name_item(form.prefix), "output_index": self._place, form.index: 0}
-
-    def _end(
-        self,
-        at: datetime,
-        usage: Usage,
-        reason: FinishReason | None = None,
-        error: ExecutionFailure | None = None,
-    ) -> ResponseEvent:
-        assert self.response is not None  # noqa: S101 - `_take` has begun it
-        self.has_ended = True
-        self.response = end_response(
-            self.response, reason=reason, error=error, usage=usage, completed_at=int(at.timestamp())
-        )
-        return self._tell(_ENDS.get(self.response["status"], _INCOMPLETE), response=self.response)
-
-    def _warn(self, warnings: Sequence[str]) -> None:
-        assert self.response is not None  # noqa: S101 - as above
-        own = self.response["reasond"]
-        # Events that were told have the object as it was.
-        self.response = {**self.response, "reasond": {**own, "warnings": [*own["warnings"], *warnings]}}
+        return {"item_id": self._name_item(form.prefix), "output_index": self._place, f"{form.parts}_index": 0}
 
     @property
     def _place(self) -> int:
         """The place of the item that is being written."""
-        return 0 if self.response is None else len(self.response["output"])
+        return len(self.response["output"])
 
     def _name_item(self, prefix: str) -> str:
-        return f"{prefix}_{self._ref.key}_i{self._place}"
+        return f"{prefix}_{self._key}_i{self._place}"
+
+    def _add(self, item: Mapping[str, Any]) -> ResponseEvent:
+        return self._tell("response.output_item.added", output_index=self._place, item=item)
 
     def _close(self, item: Mapping[str, Any]) -> ResponseEvent:
-        assert self.response is not None  # noqa: S101 - as above
         event = self._tell("response.output_item.done", output_index=self._place, item=item)
         self.response = {**self.response, "output": [*self.response["output"], item]}
         return event

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
 from reasond_server.errors.executions import ExecutionNotFoundError
+from reasond_server.protocols.followed_runs import write_usage
 from reasond_server.protocols.openai_errors import map_code
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -14,12 +15,10 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reasond_server.types import ExecutionFailure, Usage
+    from reasond_server.protocols.followed_runs import FollowedRun
+    from reasond_server.types import ExecutionFailure
 
 _RESPONSE_ID: Final = re.compile(r"resp_(?P<execution>[A-Za-z0-9-]{1,128})(?:_(?P<after>[1-9][0-9]{0,9}))?\Z")
-_ITEM_ID: Final = re.compile(
-    r"(?:rs|msg|fc)_(?P<execution>[A-Za-z0-9-]{1,128}(?:_[1-9][0-9]{0,9})?)_i(?P<place>\d{1,6})\Z"
-)
 ECHO: Final[Mapping[str, Any]] = {
     "background": False,
     "frequency_penalty": 0.0,
@@ -94,15 +93,8 @@ def parse_response_id(response_id: str) -> ResponseRef:
     return ResponseRef(execution_id=match["execution"], after=int(match["after"] or 0))
 
 
-def parse_item_id(item_id: str) -> tuple[ResponseRef, int] | None:
-    """Return the response of an item, and its place in the output; None if it is no item of this server."""
-    match = _ITEM_ID.match(item_id)
-    return None if match is None else (parse_response_id(f"resp_{match['execution']}"), int(match["place"]))
-
-
 def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int) -> dict[str, Any]:
     """Return the response object as it begins; `echo` is what the request said of it."""
-    echoed = {name: each for name, each in echo.items() if name in ECHO}
     return {
         "id": ref.response_id,
         "object": "response",
@@ -113,44 +105,28 @@ def begin_response(ref: ResponseRef, echo: Mapping[str, Any], *, created_at: int
         "incomplete_details": None,
         "output": [],
         "usage": None,
-        **ECHO,
-        **echoed,
+        **{name: echo.get(name, usual) for name, usual in ECHO.items()},
         "reasond": {"execution_id": ref.execution_id, "warnings": list(echo.get("warnings", ()))},
     }
 
 
 def end_response(
-    response: dict[str, Any],
-    *,
-    reason: FinishReason | None,
-    error: ExecutionFailure | None,
-    usage: Usage,
-    completed_at: int,
+    response: Mapping[str, Any], run: FollowedRun, *, error: ExecutionFailure | None, completed_at: int
 ) -> dict[str, Any]:
-    """Return the response object at its end; without a `reason` it waits for results of tools, which completes it."""
+    """Return the response object at the end of `run`; what waits for results of tools is complete."""
+    reason = run.finish_reason
     status = "completed" if reason is None else _STATUSES.get(reason, "incomplete")
-    details = None
-    if status == "incomplete":
-        is_filtered = reason is FinishReason.CONTENT_FILTERED
-        details = {"reason": "content_filter" if is_filtered else "max_output_tokens"}
-    failure = {"code": map_code(error.reason), "message": error.message} if error and status == "failed" else None
+    details = "content_filter" if reason is FinishReason.CONTENT_FILTERED else "max_output_tokens"
     return {
         **response,
         "status": status,
         "completed_at": completed_at if status == "completed" else None,
-        "incomplete_details": details,
-        "error": failure,
-        "usage": build_usage(usage),
-        "reasond": {**response["reasond"], "finish_reason": None if reason is None else reason.value},
-    }
-
-
-def build_usage(usage: Usage) -> dict[str, Any]:
-    """Return the usage by the names of this interface."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
+        "incomplete_details": {"reason": details} if status == "incomplete" else None,
+        "error": {"code": map_code(error.reason), "message": error.message} if error and status == "failed" else None,
+        "usage": write_usage(run.usage, "input", "output"),
+        "reasond": {
+            **response["reasond"],
+            "finish_reason": None if reason is None else reason.value,
+            "warnings": [*response["reasond"]["warnings"], *run.warnings],
+        },
     }

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import Field
 from pydantic_core import to_json
 
-from reasond_server.errors.base import Violation, show
-from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.base import show
 from reasond_server.http_api.params import Params, Whole
 from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
 from reasond_server.protocols.openai_requests import (
@@ -21,7 +20,7 @@ from reasond_server.protocols.openai_requests import (
 )
 from reasond_server.protocols.responses.response_json import ECHO, LOGPROBS, SEALED
 from reasond_server.protocols.sealed_reasoning import unseal
-from reasond_server.protocols.wire_params import WireParams
+from reasond_server.protocols.wire_params import OpenAiParams
 from reasond_server.types import ToolCall
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
 _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-_SYSTEM: Final = frozenset({"system", "developer"})
+_FUNCTION: Final = {"type": "function", "name": None, "description": None, "parameters": None, "strict": True}
 
 
-class ResponseParams(WireParams):
+class ResponseParams(OpenAiParams):
     """The parameters of `POST /v1/responses`."""
 
     model: str = "reasond"
@@ -43,51 +42,33 @@ class ResponseParams(WireParams):
     previous_response_id: str | None = None
     conversation: Any = None
     include: list[str] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
     max_output_tokens: Whole | None = None
     max_tool_calls: Whole | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    store: bool | None = None
     background: bool | None = None
-    stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    top_logprobs: Whole | None = None
-    seed: Whole | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: Any = None
-    service_tier: str | None = None
     attach_key: str = ""
     is_first: bool = False
 
     def echo(self, warnings: Sequence[str]) -> dict[str, Any]:
         """Return what the response tells of the request."""
         members = {name: each for name in ECHO if (each := getattr(self, name, None)) is not None}
-        members["tools"] = [_describe_tool(tool) for tool in self.tools or ()]
+        members["tools"] = [
+            _FUNCTION | each if each.get("type") in [None, "function"] else each for each in self.tools or ()
+        ]
         if self.text is not None:
             members["text"] = {"format": {"type": "text"}, **{name: each for name, each in self.text.items() if each}}
         if self.reasoning is not None:
-            members["reasoning"] = {"effort": self.reasoning.get("effort"), "summary": self.reasoning.get("summary")}
-        if included := [name for name in (SEALED, LOGPROBS) if name in (self.include or ())]:
-            members["include"] = included
-        return {**members, "warnings": list(warnings)}
+            members["reasoning"] = {name: self.reasoning.get(name) for name in ECHO["reasoning"]}
+        return {**members, "include": self.include or [], "warnings": list(warnings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is said of the members that are ignored, or have no effect."""
-        others = [name for name in self.include or () if name not in {SEALED, LOGPROBS}]
-        found = [f"include {show(name)} has no effect: nothing more is told here." for name in others[:MOST_PROBLEMS]]
-        return (*super().warnings, *found)
+        others = [show(name) for name in (self.include or ())[:MOST_PROBLEMS] if name not in {SEALED, LOGPROBS}]
+        return (*super().warnings, *(f"include {name} has no effect: nothing more is told here." for name in others))
 
 
 class ResponseIdParams(Params):
@@ -101,62 +82,28 @@ class ResponseIdParams(Params):
     stream: Literal["true", "false"] = "false"
 
 
-def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder) -> list[str]:
-    """Read the items of an input into `builder`; return warnings about those that are passed over.
-
-    Raises:
-        InvalidRequestError: an item is malformed.
-    """
-    problems: list[Violation] = []
-    warnings: list[str] = []
+def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder) -> None:
+    """Read the items of an input into `builder`."""
     for place, item in enumerate(items):
         field = f"input.{place}"
         kind = item.get("type") or ("message" if "role" in item else "")
         if not isinstance(kind, str):
-            problems.append(Violation(field=f"{field}.type", description=f"must be a text, got {show(kind)}"))
+            builder.refuse(f"{field}.type", f"must be a text, got {show(kind)}")
         elif kind == "message":
-            problems += _read_message(field, item, builder, warnings)
+            builder.say(field, item.get("role"), item.get("content"))
         elif kind in _CALLS:
             builder.add_assistant("", [_read_call(item, kind)])
         elif kind in _OUTPUTS:
-            content = read_content(f"{field}.output", item.get("output"), is_asked=False)
-            problems += content.problems
-            warnings += content.warnings
-            is_error = item.get("status") == "incomplete"
-            builder.add_result(str(item.get("call_id") or ""), content.text, is_error=is_error)
+            text = builder.read(f"{field}.output", item.get("output")).text
+            builder.add_result(str(item.get("call_id") or ""), text, is_error=item.get("status") == "incomplete")
         elif kind == "reasoning":
-            parts = item.get("content") or item.get("summary")
-            shown = read_content(field, parts if isinstance(parts, list) else []).text
-            text = shown or unseal(item.get("encrypted_content"))
+            parts, sealed = item.get("content") or item.get("summary"), item.get("encrypted_content")
+            text = read_content(field, parts if isinstance(parts, list) else []).text or unseal(sealed)
             builder.add_reasoning(text)
-            if not text and item.get("encrypted_content"):
-                warnings.append(f"The reasoning {field} is sealed by another server, and is passed over.")
+            if sealed and not text:
+                builder.warnings[f"The reasoning {field} is sealed by another server, and is passed over."] = None
         else:
-            warnings.append(f"The item input.{place} of the type {show(kind)} is passed over.")
-        if len(problems) >= MOST_PROBLEMS:
-            break
-    if problems:
-        raise InvalidRequestError.of(*problems[:MOST_PROBLEMS])
-    return warnings[:MOST_PROBLEMS]
-
-
-def _read_message(
-    field: str, item: Mapping[str, Any], builder: ConversationBuilder, warnings: list[str]
-) -> list[Violation]:
-    role = item.get("role")
-    content = read_content(f"{field}.content", item.get("content"), is_asked=role == "user")
-    found = list(content.problems)
-    warnings += content.warnings
-    if role == "user":
-        builder.add_user(content.text, content.images)
-    elif role == "assistant":
-        builder.add_assistant(content.text)
-    elif isinstance(role, str) and role in _SYSTEM:
-        builder.instruct(content.text)
-    else:
-        text = f"must be 'user', 'assistant', 'system' or 'developer', got {show(role)}"
-        found.append(Violation(field=f"{field}.role", description=text))
-    return found
+            builder.warnings[f"The item {field} of the type {show(kind)} is passed over."] = None
 
 
 def _read_call(item: Mapping[str, Any], kind: str) -> ToolCall:
@@ -175,12 +122,9 @@ def read_inputs(params: ResponseParams, dialogue: Dialogue) -> RequestInputs:
     """Return what a request says, after `dialogue`.
 
     Raises:
-        InvalidRequestError: there is no such format or tool, or nothing was said.
+        InvalidRequestError: nothing was said.
     """
     schema, problems = read_format("text.format", (params.text or {}).get("format"))
-    offer = read_offer(params.tools or (), params.tool_choice)
-    if problems := [*problems, *offer.problems]:
-        raise InvalidRequestError.of(*problems)
     given = {name: getattr(params, name, None) for name in SAMPLING}
     given["reasoning_effort"] = (params.reasoning or {}).get("effort")
     given["top_logprobs"] = (params.top_logprobs or 0) if LOGPROBS in (params.include or ()) else None
@@ -189,21 +133,10 @@ def read_inputs(params: ResponseParams, dialogue: Dialogue) -> RequestInputs:
         system=dialogue.system,
         question=require_question(dialogue, "input"),
         own=params.reasond,
-        offer=offer,
+        offer=read_offer(params.tools or (), params.tool_choice),
         schema=schema,
+        problems=problems,
         budget=read_bounds(params.reasond, params.max_output_tokens, tool_calls=params.max_tool_calls),
         sampling={name: each for name, each in given.items() if each is not None},
         parallel_tool_calls=params.parallel_tool_calls is not False,
     )
-
-
-def _describe_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type") not in [None, "function"]:
-        return dict(tool)
-    return {
-        "type": "function",
-        "name": tool.get("name"),
-        "description": tool.get("description"),
-        "parameters": tool.get("parameters"),
-        "strict": tool.get("strict", True),
-    }

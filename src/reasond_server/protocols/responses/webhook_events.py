@@ -8,7 +8,6 @@ from pydantic_core import to_json
 
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.executions.desk import ExecutionLog
-from reasond_server.protocols.responses.echoes import recall_echo
 from reasond_server.protocols.responses.response_json import ResponseRef
 from reasond_server.protocols.responses.response_service import write_response
 from reasond_server.types.turns import Reentered
@@ -38,17 +37,10 @@ async def write_response_event(
     log = ExecutionLog(execution=execution, events=events, plan=checkpoint.plan)
     begun = [each.sequence - 1 for each in events if isinstance(each.event, Reentered)]
     ref = ResponseRef(execution_id=execution_id, after=begun[-1] if begun else 0)
-    echo = recall_echo(ref, log)
-    if not echo.get("background"):
+    response = write_response(ref, log)
+    status = response["status"]
+    if not response["background"] or status not in _TOLD:
         return None
-    status = write_response(ref, log, echo)["status"]
-    if status not in _TOLD:
-        return None
-    event = {
-        "id": f"evt_{execution_id}_{sequence}",
-        "object": "event",
-        "created_at": int(created_s),
-        "type": f"response.{status}",
-        "data": {"id": ref.response_id},
-    }
-    return to_json(event)
+    data = {"id": ref.response_id}
+    event = {"id": f"evt_{execution_id}_{sequence}", "object": "event", "created_at": int(created_s)}
+    return to_json({**event, "type": f"response.{status}", "data": data})

@@ -182,7 +182,7 @@ async def test_a_key_makes_a_repeated_question_the_same_turn() -> None:
             "tool_choice",
             "name a function that is offered",
         ),
-        ({"tools": [{"type": "function", "function": {"name": "no blanks"}}]}, "tools.0.function.name", "1-64 of a-z"),
+        ({"tools": [{"type": "function", "function": {"name": "no blanks"}}]}, "tools.0.function.name", "1-128 of a-z"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": [1]}}]},
             "tools.0.function.parameters",
@@ -335,13 +335,32 @@ async def test_several_answers_are_several_executions_whose_usage_is_added_up() 
         again = (await site.ask(n=3, headers={"idempotency-key": "k"})).json()
         refused = [
             await site.ask(n=2, **more)
-            for more in ({"stream": True}, {"model": "reasond/react"}, {"tools": [{"function": {"name": "f"}}]})
+            for more in ({"model": "reasond/react"}, {"tools": [{"function": {"name": "f"}}]})
         ]
     assert [each["index"] for each in several["choices"]] == [0, 1, 2]
     assert {each["message"]["content"] for each in several["choices"]} == {"42"}
     assert several["usage"]["total_tokens"] == 3 * one["usage"]["total_tokens"]
     assert again["id"] == several["id"]
-    assert [(each.status_code, each.json()["error"]["param"]) for each in refused] == [(400, "n")] * 3
+    assert [(each.status_code, each.json()["error"]["param"]) for each in refused] == [(400, "n")] * 2
+
+
+async def test_several_answers_are_streamed_each_by_its_index() -> None:
+    async with serve_chats() as site:
+        one = (await site.ask()).json()
+        chunks = chunks_of(await site.stream(n=3, stream_options={"include_usage": True}))
+        alone = chunks_of(await site.stream(n=1))
+    *told, usage = chunks
+    assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
+    runs = set()
+    for place in range(3):
+        own = [chunk for chunk in told if chunk["choices"][0]["index"] == place]
+        assert own[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert deltas_of(own, "content") == "42"
+        assert [chunk["choices"][0]["finish_reason"] for chunk in own[-2:]] == [None, "stop"]
+        runs.add(own[-1]["reasond"]["execution_id"])
+    assert len(runs) == 3
+    assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 3 * one["usage"]["total_tokens"])
+    assert {chunk["choices"][0]["index"] for chunk in alone} == {0}
 
 
 async def test_an_answer_that_fails_ends_the_others() -> None:
@@ -355,4 +374,7 @@ async def test_an_answer_that_fails_ends_the_others() -> None:
 
     async with serve_chats(FunctionModel(reply)) as site:
         failed = await site.ask(n=2, headers={"idempotency-key": "k"})
+        calls.clear()
+        *_, last = await site.stream(n=2)
     assert failed.status_code >= 500
+    assert "error" in json.loads(last.removeprefix("data: "))

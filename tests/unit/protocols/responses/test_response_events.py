@@ -9,16 +9,17 @@ import pytest
 
 from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.protocols.responses.response_events import ResponseWriter
-from reasond_server.protocols.responses.response_json import ResponseRef
 from reasond_server.types import (
     NOTHING,
     AnswerPlace,
+    Event,
     ExecutionStarted,
     FinishReason,
     Iteration,
     Metrics,
     Result,
     StrategySource,
+    StreamEvent,
     TextDelta,
     Thought,
 )
@@ -54,9 +55,10 @@ def delta(text: str, at: int, *, edition: int = 0) -> TextDelta:
     return TextDelta(iteration_index=0, text=text, place=AnswerPlace(at=at, thinking="Hm.", edition=edition))
 
 
-def write(*events: object) -> list[ResponseEvent]:
-    writer = ResponseWriter(ResponseRef(execution_id="e1"), {})
-    return [each for event in events for each in writer.take(event, NOW)]
+def write(*events: Event | TextDelta) -> list[ResponseEvent]:
+    writer = ResponseWriter({})
+    logged = (StreamEvent("e1", place, NOW, event) for place, event in enumerate(events, start=1))
+    return [each for one in logged for each in writer.take("e1", one)]
 
 
 def number_of(event: ResponseEvent) -> int:
