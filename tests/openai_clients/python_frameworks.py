@@ -61,14 +61,21 @@ async def put_together(stream: Any) -> str:
 
 
 async def run_strands(name: str, form: Any, base_url: str, token: str) -> None:
+    def choose(model: str) -> Any:
+        return form(client_args={"api_key": token, "base_url": base_url, "max_retries": 0}, model_id=model)
+
     def agent(model: str = "reasond", **more: Any) -> Any:
-        chosen = form(client_args={"api_key": token, "base_url": base_url, "max_retries": 0}, model_id=model)
-        return StrandsAgent(model=chosen, system_prompt=EXACT, callback_handler=None, **more)
+        return StrandsAgent(model=choose(model), system_prompt=EXACT, callback_handler=None, **more)
 
     whole = await agent().invoke_async(QUESTION)
     streamed = "".join([event["data"] async for event in agent().stream_async(QUESTION) if "data" in event])
     used = await agent(tools=[tool(add)]).invoke_async(BY_TOOL)
     tell(name, answer=str(whole).strip(), streamed=streamed, by_tool=str(used).strip())
+    # By a tool that has the schema, as its agents do, and by the schema of the answer, as its models do.
+    formed = (await agent().invoke_async(QUESTION, structured_output_model=Number)).structured_output
+    said = [{"role": "user", "content": [{"text": AS_JSON}]}]
+    events = [each async for each in choose("reasond").structured_output(Number, said, system_prompt=EXACT)]
+    tell(name, formed=formed.n, parsed=next(each["output"].n for each in events if "output" in each))
     tell(name, error=await error_of(agent("nothing").invoke_async(QUESTION)))
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.testing import running_server
-from tests.faults.upstream import DONE, chunk, event, streaming, upstream, usage
+from tests.faults.upstream import DONE, chunk, streaming, upstream, usage
 from tests.openai_clients.client_environments import HERE, find_node_program, find_python
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from reasond_server.assembly.app import Listening
@@ -43,18 +43,16 @@ config = {{ carryover_mode = "tail", max_iterations = 2 }}
 ADD = {"name": "add", "arguments": '{"a": 40, "b": 2}'}
 ANSWER = streaming(chunk("6 times 7 is 42.<answer>42</answer>"), chunk(finish="stop"), usage(20, 10), DONE)
 JSON_ANSWER = streaming(chunk('<answer>{"n": 42}</answer>'), chunk(finish="stop"), usage(20, 10), DONE)
-CALL = streaming(
-    event(
-        {
-            "choices": [
-                {"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "p1", "type": "function", "function": ADD}]}}
-            ]
-        }
-    ),
-    chunk(finish="tool_calls"),
-    usage(20, 10),
-    DONE,
-)
+
+
+def calling(function: dict[str, str]) -> Callable[[Conversation], Awaitable[None]]:
+    """Return a reply that calls a function."""
+    call = {"index": 0, "id": "p1", "type": "function", "function": function}
+    return streaming(chunk(delta={"tool_calls": [call]}), chunk(finish="tool_calls"), usage(20, 10), DONE)
+
+
+CALL = calling(ADD)
+FORM = calling({"name": "Number", "arguments": '{"n": 42}'})
 BY_TOOL = streaming(chunk("40 plus 2 is 42."), chunk(finish="stop"), usage(30, 5), DONE)
 FIRST_PART = streaming(chunk("Part one."), chunk(finish="length"), usage(20, 5), DONE)
 
@@ -78,6 +76,8 @@ class ScriptedModel:  # same name: scripts a model server here
             self.left.put_nowait(None)
         elif "Use the tool" in asked:
             await (BY_TOOL if '"tool_call_id"' in asked else CALL)(conversation)
+        elif '"name":"Number"' in asked:
+            await FORM(conversation)
         elif "as JSON" in asked:
             assert "You are exact." in asked
             await JSON_ANSWER(conversation)

@@ -51,6 +51,6 @@ async def test_frameworks_of_agents(tmp_path: Path) -> None:
     assert seen == {
         "agent-framework responses": framework,
         "agent-framework chat": framework,
-        "strands responses": {**SEEN, "error": True},
-        "strands chat": {**SEEN, "error": True},
+        "strands responses": {**SEEN, "formed": 42, "parsed": 42, "error": True},
+        "strands chat": {**SEEN, "formed": 42, "parsed": 42, "error": True},
     }
