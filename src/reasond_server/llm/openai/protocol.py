@@ -119,8 +119,9 @@ def split_content(reader: MarkReader, text: str) -> list[Text | ReasoningText]:
 
 def shorten_names(request: ChatRequest, profile: ModelProfile) -> tuple[ChatRequest, Mapping[str, str]]:
     """Return `request` with names of tools that the server takes, and the names that the shortened ones stand for."""
-    named = [*request.tools, *(call for message in request.messages for call in message.tool_calls)]
-    short = {each.name: shorten_name(each.name) for each in named if len(each.name) > MOST_CHARACTERS}
+    names = {tool.name for tool in request.tools}
+    names |= {call.name for message in request.messages for call in message.tool_calls}
+    short = {name: shorten_name(name) for name in names if len(name) > MOST_CHARACTERS}
     if profile.long_tool_names or not short:
         return request, {}
 

@@ -247,7 +247,7 @@ class ResponseWriter:
             yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **more)
 
     def _finish(self, form: _Form, text: str, **members: object) -> Iterator[ResponseEvent]:
-        more = {}
+        more: dict[str, Any] = {}
         if form is _MESSAGE:
             self._said, more = text, {"logprobs": self._run.logprobs or []}
         where, part = self._locate(form), {**form.empty, **more, "text": text}
