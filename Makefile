@@ -47,7 +47,7 @@ format: environment-dev ## format the code and the protos, and mend what ruff ca
 	@$(BIN)/buf format -w
 
 bench: environment-dev ## run every benchmark; results go to benchmarks/results/
-	@for each in startup deltas streams unary jsonrpc_cost facade_cost upstream_wait balancing call_profile before_after bounded_vs_plain repair_search attacks scale held_streams turn_cost suspended evaluating; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
+	@for each in startup deltas streams unary wire_cost upstream_wait balancing call_profile before_after bounded_vs_plain repair_search attacks scale held_streams turn_cost suspended evaluating; do echo "== $$each"; $(BIN)/python -m "benchmarks.$$each" || exit 1; done
 
 clean: ## remove the environment, the caches and everything built
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -5,7 +5,7 @@ the same on every machine, so they show the effect of a change where processor t
 middleware of `benchmarks.unary` and the load of the benchmark that measures its time:
 
     unary      Reason, 16 callers, a model in the process (`benchmarks.unary`)
-    jsonrpc    the same question as `reasoning.execute` (`benchmarks.jsonrpc_cost`)
+    jsonrpc    the same question as `reasoning.execute` (`benchmarks.wire_cost`)
     stream     an event of ReasonIterations, 16 streams of 400 steps (`benchmarks.streams`)
     token      a piece of text of ReasonIterations, 64 streams, one every 10 ms (`benchmarks.deltas`)
     upstream   Reason, 100 callers, a model in another process that takes 200 ms (`benchmarks.upstream_wait`)
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.instant import InstantModel, PacedModel
-from benchmarks.jsonrpc_cost import RPC_PATH, question
 from benchmarks.loading import GrpcCall, HttpCall, http_post, load
 from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
@@ -38,6 +37,7 @@ from benchmarks.unary import ANSWER_BYTES, SETTINGS, request_message
 from benchmarks.unary import PATH as REASON
 from benchmarks.upstream import running_upstream
 from benchmarks.upstream_wait import MODEL
+from benchmarks.wire_cost import RPC_PATH, question
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.testing import running_server
 

@@ -41,7 +41,7 @@ SERVER: Final[Sequence[tuple[str, str, str, Report, str]]] = (
     ),
     (
         "the same over JSON-RPC",
-        "jsonrpc_cost",
+        "wire_cost",
         "rows",
         {"side": "JSON-RPC"},
         "{cpu_us:,.0f} µs, {per_second:,.0f} calls a second",
@@ -237,7 +237,7 @@ TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
             " | {cpu_ratio:.2f} | {rate_ratio:.2f} | {base}",
         ),
         "jsonrpc": Table(
-            "jsonrpc_cost",
+            "wire_cost",
             " | CPU, microseconds (share of gRPC) | calls per second (share of gRPC) | p50, ms | p99",
             "{side} | {cpu_us:,.0f} ({cpu_ratio:.2f}) | {per_second:,.0f} ({rate_ratio:.2f}) | {p50_ms:.2f}"
             " | {p99_ms:.2f}",
