@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from reasond_server.assembly.app import Listening
 
 LIMIT_S = 120.0
-COT = {"strategy": "chain_of_thought", "timeout_s": LIMIT_S}
-PLAN = {"is_plan": True, "config": {"num_candidates": 1, "max_candidates": 1}}
+COT: dict[str, Any] = {"strategy": "chain_of_thought", "timeout_s": LIMIT_S}
+PLAN: dict[str, Any] = {"is_plan": True, "config": {"num_candidates": 1, "max_candidates": 1}}
 
 
 def bearer(token: str) -> list[tuple[str, str]]:
@@ -54,7 +54,7 @@ async def call(server: Listening, rpc: str, *, token: str = OWNER, deadline_s: f
     service = operations_pb2.DESCRIPTOR.services_by_name["Operations"]
     kind = service.methods_by_name[rpc]
     async with grpc.aio.insecure_channel(server.grpc) as channel:
-        method = channel.unary_unary(
+        method: grpc.aio.UnaryUnaryMultiCallable[Any, Any] = channel.unary_unary(
             f"/{service.full_name}/{rpc}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=getattr(operations_pb2, kind.output_type.name, operations_pb2.Operation).FromString,
@@ -73,9 +73,9 @@ def metadata_of(found: Any) -> execution_pb2.Execution:
 async def future_of(server: Listening, name: str, result_type: type[Any]) -> AsyncGenerator[Any, None]:
     """Return the future of google-api-core for an operation; its methods block, so they are called in threads."""
     with grpc.insecure_channel(server.grpc) as channel:
-        yield operation.from_gapic(
+        yield operation.from_gapic(  # type: ignore[no-untyped-call]  # shipped without types
             operations_pb2.Operation(name=name),
-            operations_v1.OperationsClient(channel),
+            operations_v1.OperationsClient(channel),  # type: ignore[no-untyped-call]  # as above
             result_type,
             metadata_type=execution_pb2.Execution,
             grpc_metadata=bearer(OWNER),
@@ -146,7 +146,7 @@ async def test_a_turn_that_waits_for_its_client_is_told_and_waiting_again_does_n
         start = reasond.TurnStart(message="Look", client_tools=[turns_pb2.ClientTool(**OPEN_FILE)])
         turn = (await client.run_turn(start)).turn
         name = f"operations/{turn.turn_id}"
-        wait = {"name": name, "timeout": duration_pb2.Duration(nanos=200_000_000)}
+        wait: dict[str, Any] = {"name": name, "timeout": duration_pb2.Duration(nanos=200_000_000)}
         found = await call(server, "WaitOperation", **wait)
         assert (found.done, metadata_of(found).state) == (False, execution_pb2.EXECUTION_STATE_SUSPENDED)
 
@@ -163,11 +163,11 @@ async def test_waiting_ends_when_a_turn_hands_calls_off() -> None:
     held = reply("a.txt")
     async with serving([Reply(text=held.text, tool_calls=held.tool_calls, hold=gate)]) as (server, client):
         start = reasond.TurnStart(message="Look", client_tools=[turns_pb2.ClientTool(**OPEN_FILE)])
-        async with aclosing(client.execute_turn(start)) as events:
-            name = f"operations/{(await anext(events)).turn_id}"
-            waiting = asyncio.create_task(call(server, "WaitOperation", name=name))
-            gate.set()
-            found = await waiting
+        events = client.execute_turn(start)
+        name = f"operations/{(await anext(events)).turn_id}"
+        waiting = asyncio.create_task(call(server, "WaitOperation", name=name))
+        gate.set()
+        found = await waiting
         assert (found.done, metadata_of(found).state) == (False, execution_pb2.EXECUTION_STATE_SUSPENDED)
 
 

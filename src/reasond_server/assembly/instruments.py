@@ -34,11 +34,11 @@ from reasond_server.telemetry.observers import (
     HANDOFF_OUTCOMES,
     PROGRAM_OUTCOMES,
     REENTRY_OUTCOMES,
+    TRANSPORTS,
     TURN_EXITS,
     UNOBSERVED,
     WEBHOOK_OUTCOMES,
 )
-from reasond_server.telemetry.scope import TRANSPORTS
 from reasond_server.telemetry.span_export import OtlpOptions, TracingOptions, build_sink, is_receiver_there
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT

@@ -147,7 +147,7 @@ def _fill(request: Message, fields: Mapping[str, Any]) -> None:
         InvalidRequestError: JSON has other fields than the request, or other values than they take.
     """
     try:
-        json_format.ParseDict(fields, request)
+        json_format.ParseDict(dict(fields), request)
     except json_format.ParseError as error:
         # Its own words are not passed on, but where it stopped reading.
         found = _FIELD.findall(str(error))
@@ -167,7 +167,8 @@ def _nest(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for path, text in query:
         *outer, name = path.split(".")
-        place, message = fields, request
+        place = fields
+        message: Any = request
         for part in outer:
             message = getattr(message, part, None)
             place = place.setdefault(part, {}) if _has_parts(message) else {}

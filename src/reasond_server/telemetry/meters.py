@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.catalogue import Registry, Vocabulary
-from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TURN_EXITS, WEBHOOK_OUTCOMES
-from reasond_server.telemetry.scope import TRANSPORTS, get_current_trace
+from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TRANSPORTS, TURN_EXITS, WEBHOOK_OUTCOMES
+from reasond_server.telemetry.scope import get_current_trace
 from reasond_server.types import BoundedContextMetrics, FinishReason
 
 if TYPE_CHECKING:

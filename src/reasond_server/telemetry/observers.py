@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PROGRAM_OUTCOMES: Final = ("ok", "failed", "limited", "not_run")
 TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
+TRANSPORTS: Final = ("a2a", "anthropic", "grpc", "jsonrpc", "mcp", "openai", "rest")
+"""The protocols that calls come by, as metrics, spans and logs name them."""
 HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
 REENTRY_OUTCOMES: Final = ("accepted", "replayed")
 WEBHOOK_OUTCOMES: Final = ("delivered", "failed", "given_up")

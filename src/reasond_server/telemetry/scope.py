@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.spans import Attributes, OpenSpan, SpanScope, Tracing
     from reasond_server.types import Usage
 
-TRANSPORTS: Final = ("a2a", "anthropic", "grpc", "jsonrpc", "mcp", "openai", "rest")
-"""The protocols that calls come by, as metrics, spans and logs name them."""
-
 # The most calls of a JSON-RPC batch; more ids would make a line too long.
 _MAX_EXECUTIONS: Final = 20
 _TRACE_ID: Final = re.compile(r"(?!0{32})[0-9a-f]{32}")

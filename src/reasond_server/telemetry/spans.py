@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from reasond_server.telemetry.observers import TRANSPORTS
 from reasond_server.telemetry.propagation import TraceContext
-from reasond_server.telemetry.scope import TRANSPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

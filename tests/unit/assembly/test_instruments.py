@@ -24,8 +24,7 @@ from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
 from reasond_server.protocols.mcp.mcp_endpoint import MCP
 from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_CREATING
 from reasond_server.runs.phase import STOP_REASONS
-from reasond_server.telemetry.observers import PROGRAM_OUTCOMES, UNOBSERVED, ServerSnapshot
-from reasond_server.telemetry.scope import TRANSPORTS
+from reasond_server.telemetry.observers import PROGRAM_OUTCOMES, TRANSPORTS, UNOBSERVED, ServerSnapshot
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:

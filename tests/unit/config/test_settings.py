@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from reasond_server.config import Settings
-from reasond_server.config.settings import LlmSettings, ServerSettings
+from reasond_server.config.llm import LlmSettings
+from reasond_server.config.settings import ServerSettings
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "host:65536", "unix:/s"])

@@ -502,8 +502,9 @@ async def test_in_a_tournament_the_strongest_wins_by_the_known_probabilities_of_
     assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42", FinishReason.ANSWERED, ())
     met = [each for each in map(compared_answers, model.requests) if each is not None]
     assert met == [("40", "41"), ("41", "40"), ("40", "42"), ("42", "40"), ("41", "42"), ("42", "41")]
-    told = [(step.answer, step.score) for step in steps if step.stage == "comparison"]
-    assert told[2] == ("40", pytest.approx(0.8 * 1 / 10 + 0.15))
+    third = [step for step in steps if step.stage == "comparison"][2]
+    assert third.answer == "40"
+    assert third.score == pytest.approx(0.8 * 1 / 10 + 0.15)
     shares = {each.answer: each.score for each in metrics_of(outcome).answers}
     lean = {each: 0.8 * (strengths["42"] / (strengths["42"] + strengths[each]) - 0.5) for each in ("40", "41")}
     assert shares["42"] == pytest.approx(0.5 + (lean["40"] + lean["41"]) / 2)

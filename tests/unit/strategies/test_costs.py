@@ -145,7 +145,7 @@ async def test_best_of_n_makes_a_call_for_each_sample_and_at_most_one_more_to_ju
 async def test_a_tournament_makes_two_more_calls_for_each_match_with_one_of_the_two_best(
     reply: str, samples: int
 ) -> None:
-    config = {"samples": samples, "max_tokens": 100, "max_judge_tokens": 100, "judge": "tournament"}
+    config: dict[str, Any] = {"samples": samples, "max_tokens": 100, "max_judge_tokens": 100, "judge": "tournament"}
     model, done = await ran(BestOfN(), reply, **config)
     compared = sum(isinstance(each.detail, StageStep) and each.detail.stage == COMPARISON for each in done.steps)
     assert done.outcome is not None
