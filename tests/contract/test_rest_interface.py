@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from scripts.openapi import PATH
 from scripts.pages import ROOT
 from tests.http_clients import make_http_client
 from tests.rest_calls import RPCS, bindings_of, find_detail, make_request, read_events
+from tests.spans import Spans, attributes_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -243,10 +245,35 @@ async def test_a_name_in_a_path_may_have_any_character(web: httpx.AsyncClient) -
         assert repr(name)[1:-1] in answer.json()["message"]
 
 
-async def test_calls_are_counted_by_rpc_and_address(web: httpx.AsyncClient) -> None:
-    await web.post(STREAM, json=TASK)
-    await web.get("/api/v1/executions/nobody")
-    text = (await web.get("/metrics")).text
-    assert 'reasond_http_requests_total{route="/api/v1/executions/{execution_id}",status="404"} 1.0' in text
-    assert "reasond.v1.ReasoningService/ReasonIterations" in text
-    assert 'reasond_streams_open{transport="rest"} 0.0' in text
+async def test_calls_are_counted_and_traced_and_their_executions_tell_the_wire() -> None:
+    spans = Spans()
+    async with (
+        running_server(environ=ENVIRON, spans=spans.sink) as server,
+        make_http_client(base_url=server.http, headers={"authorization": f"Bearer {server.token}"}) as web,
+    ):
+        await web.post(STREAM, json=TASK)
+        await web.get("/api/v1/executions/nobody")
+        text = (await web.get("/metrics")).text
+        (listed,) = (await web.get("/api/v1/executions")).json()["executions"]
+        await spans.until(lambda one: len(one.find_named("GET /api/v1/executions/{execution_id}")) == 1)
+    assert listed["wire"] == "rest"
+    for sample in (
+        'reasond_http_requests_total{route="/api/v1/executions/{execution_id}",status="404"} 1.0',
+        'reasond_calls_total{code="OK",method="reasond.v1.ReasoningService/ReasonIterations",transport="rest"} 1.0',
+        'reasond_streams_open{transport="rest"} 0.0',
+        'reasond_streams_open{transport="grpc"} 0.0',
+    ):
+        assert sample in text, [line for line in text.splitlines() if "rest" in line]
+    told = attributes_of(spans.find_named(f"POST {STREAM}")[0])
+    assert (told["rpc.system.name"], told["rpc.method"]) == ("rest", "reasond.v1.ReasoningService/ReasonIterations")
+
+
+async def test_who_asks_too_often_is_told_when_to_come_back() -> None:
+    environ = {**ENVIRON, "REASOND__LIMITS__REQUESTS_PER_HOUR": "1"}
+    async with running_server(environ=environ) as server, make_http_client(base_url=server.http) as web:
+        web.headers["authorization"] = f"Bearer {mint('reasoning:execute')}"
+        answers = [await web.post(EXECUTE, json=TASK) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    delay_s = float(find_detail(answers[1].json(), "RetryInfo")["retry_delay"].removesuffix("s"))
+    assert int(answers[1].headers["retry-after"]) == math.ceil(delay_s)
+    assert find_detail(answers[1].json(), "ErrorInfo")["reason"] == "RATE_LIMITED"

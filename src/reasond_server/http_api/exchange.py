@@ -100,6 +100,11 @@ async def send_answer(
     await send({"type": "http.response.body", "body": body})
 
 
+async def send_described(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
+    """Send an answer that is {status, headers, body}, such as an error that a `Dialect` describes."""
+    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])
+
+
 async def send_refusal(send: Send, refusal: RefusalError, call_id: str) -> None:
     """Send the error of a rejected request as JSON: `{"error": ..., "request_id": ...}`."""
     content: dict[str, Any] = {"error": refusal.message, "request_id": call_id}

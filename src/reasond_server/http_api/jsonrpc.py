@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from reasond_server.errors.base import InternalError
+from reasond_server.errors.base import InternalError, Violation
 from reasond_server.errors.request import InvalidJsonRpcError, InvalidRequestError, ParseError
 from reasond_server.types.values import value
 
@@ -115,6 +115,19 @@ def parse(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
 async def parse_body(body: bytes | bytearray) -> Any:  # noqa: ANN401 - any JSON value
     """Return what `parse` returns; a long body does not block the event loop."""
     return await asyncio.to_thread(parse, body) if len(body) > _LONG_BODY_BYTES else parse(body)
+
+
+async def parse_object(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the JSON object that `body` holds.
+
+    Raises:
+        ParseError: as `parse` does.
+        InvalidRequestError: it is another value.
+    """
+    given = await parse_body(body)
+    if not isinstance(given, dict):
+        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+    return given
 
 
 def read_request(entry: object) -> RpcRequest:

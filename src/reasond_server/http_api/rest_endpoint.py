@@ -7,15 +7,14 @@ events with the messages of the RPC. The page at /openapi.json describes all of 
 from __future__ import annotations
 
 import hashlib
-import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.http_api.body_reader import read_call_body
@@ -28,10 +27,12 @@ from reasond_server.http_api.exchange import (
     find_host,
     frame_event,
     send_answer,
+    send_described,
 )
 from reasond_server.http_api.http_calls import Calls, Method, Methods
-from reasond_server.http_api.jsonrpc import parse_body
+from reasond_server.http_api.jsonrpc import parse_object
 from reasond_server.http_api.params import NoParams
+from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class RestEndpoint:
     def __init__(
         self, routes: Sequence[Route], dialect: Dialect, gate: Gate, body_reader: BodyReader, observer: CallObserver
     ) -> None:
-        # What has a verb of its own at the end, such as :cancel, goes before a field that could hold it.
-        ordered = sorted(routes, key=lambda route: ":" not in route.template)
-        self._routes = [(re.compile(_make_pattern(route.template)), route) for route in ordered]
+        self._routes = PathRoutes(((route.verb, route.template, route) for route in routes), hint=_HINT)
         self._dialect = dialect
         self._gate = gate
         self._body_reader = body_reader
@@ -100,7 +99,7 @@ class RestEndpoint:
             error = _REFUSALS.get(refusal.status, InvalidRequestError)(refusal.message)
             told = self._dialect.describe(error, exchange.call_id, None)
             headers = [(name.encode("ascii"), text.encode("ascii")) for name, text in refusal.headers.items()]
-            await _send(send, {**told, "status": refusal.status, "headers": headers})
+            await send_described(send, {**told, "status": refusal.status, "headers": headers})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Serve the route of the request.
@@ -108,13 +107,13 @@ class RestEndpoint:
         Raises:
             RefusalError: there is nothing at the path, it takes other methods, or the body is not read.
         """
-        route, fields = self._find(scope, exchange)
+        route, fields = self._routes.find(scope, exchange)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         stream = _EventStream(send)
         body = bytearray()
 
         async def run(caller: Principal, _params: Params) -> dict[str, Any]:
-            given = await _read_fields(body)
+            given = await parse_object(body) if body else {}
             is_long, write = len(body) > _LONG_BYTES, stream.write
             return await route.call(
                 caller, exchange.call_id, {**given, **fields}, query=query, is_long=is_long, write=write
@@ -129,32 +128,13 @@ class RestEndpoint:
                     exchange, receive, gate=self._gate, body_reader=self._body_reader, host=host
                 )
             except ReasondError as error:
-                await _send(send, calls.refuse(error), _CLOSE)
+                await send_described(send, calls.refuse(error), _CLOSE)
                 return
         try:
             await run_unless_disconnected(_answer(calls, route, stream, send), find_disconnect(scope))
         finally:
             if route.takes_body:
                 self._body_reader.release(body)
-
-    def _find(self, scope: Scope, exchange: Exchange) -> tuple[Route, Mapping[str, str]]:
-        """Return the route of a request, and the fields in its path.
-
-        Raises:
-            RefusalError: there is nothing at the path, or it takes other methods.
-        """
-        # Undecoded: a field may hold a slash.
-        path = scope["raw_path"].decode("latin-1").partition("?")[0]
-        found = [(route, match) for pattern, route in self._routes if (match := pattern.fullmatch(path)) is not None]
-        if not found:
-            raise RefusalError(404, f"there is nothing at this address; {_HINT}")
-        exchange.route = found[0][0].template
-        for route, match in found:
-            if route.verb == scope["method"]:
-                exchange.route = route.template
-                return route, {name: unquote(text) for name, text in match.groupdict().items()}
-        allowed = ", ".join(dict.fromkeys(route.verb for route, _ in found))
-        raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
 
 
 class _EventStream:
@@ -181,32 +161,12 @@ async def _answer(calls: Calls, route: Route, stream: _EventStream, send: Send) 
     answer = await calls.call(route.name, {})
     failure = answer.get("error")
     if failure is not None and not stream.has_begun:
-        await _send(send, failure)
+        await send_described(send, failure)
     elif route.is_stream:
         await stream.begin()
         await send({"type": "http.response.body", "body": b"" if failure is None else failure["frame"]})
     else:
         await send_answer(send, 200, to_json(answer["result"]), headers=[NO_STORE])
-
-
-async def _read_fields(body: bytearray) -> dict[str, Any]:
-    """Return the fields of a request in its body.
-
-    Raises:
-        ReasondError: it is no JSON object.
-    """
-    given = await parse_body(body) if body else {}
-    if not isinstance(given, dict):
-        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
-    return given
-
-
-def _make_pattern(template: str) -> str:
-    return re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", template)
-
-
-async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
-    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])
 
 
 @cache

@@ -18,16 +18,16 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.exchange import (
-    NO_STORE,
     RefusalError,
     find_exchange,
     find_host,
     frame_event,
     send_answer,
+    send_described,
     send_stream,
 )
 from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
-from reasond_server.http_api.jsonrpc import parse_body
+from reasond_server.http_api.jsonrpc import parse_object
 from reasond_server.protocols.message_errors import describe_message_error, describe_message_refusal
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
@@ -152,7 +152,7 @@ class OpenAiEndpoint:
             _enter(MODELS_PATH, ("GET", "HEAD"), scope, exchange)
             name = path[len(MODELS_PATH) + 1 :]
             method = MESSAGE_MODELS_METHOD if calls.dialect is MESSAGES else MODELS_METHOD
-            await _send(send, _encode_answer(await calls.call(method, {"model": name}), calls))
+            await send_described(send, _encode_answer(await calls.call(method, {"model": name}), calls))
         else:
             raise RefusalError(404, _NOT_HERE.get(path, _NOTHING))
 
@@ -179,7 +179,7 @@ class OpenAiEndpoint:
         else:
             answer = _encode_answer(await calls.call(method, params), calls)
         if answer is not None:
-            await _send(send, answer)
+            await send_described(send, answer)
 
     async def _complete(self, method: str, calls: Calls, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = calls.exchange
@@ -190,14 +190,14 @@ class OpenAiEndpoint:
             )
         except ReasondError as error:
             # The rest of the body is not read.
-            await _send(send, calls.refuse(error), _CLOSE)
+            await send_described(send, calls.refuse(error), _CLOSE)
             return
         try:
             answer = await run_unless_disconnected(_answer(method, calls, body, send), disconnect)
         finally:
             self._body_reader.release(body)
         if answer is not None:
-            await _send(send, answer)
+            await send_described(send, answer)
 
 
 async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Mapping[str, Any] | None:
@@ -241,9 +241,7 @@ async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:
         ParseError: the body is no JSON.
         InvalidRequestError: the body is no object, or names another id than the header.
     """
-    params = await parse_body(body)
-    if not isinstance(params, dict):
-        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+    params = await parse_object(body)
     key = exchange.headers.first(b"idempotency-key")
     own = params.get("reasond") or {}
     if key is None or not isinstance(own, dict):
@@ -314,7 +312,3 @@ def _enter(route: str, methods: tuple[str, ...], scope: Scope, exchange: Exchang
     if scope["method"] not in methods:
         allowed = ", ".join(methods)
         raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
-
-
-async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
-    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])

@@ -6,16 +6,14 @@ SubscribeToTask, or with its first message again.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import ReasondError, Violation, show
-from reasond_server.errors.request import InvalidRequestError
+from reasond_server.errors.base import ReasondError, show
 from reasond_server.http_api.body_reader import read_call_body
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.exchange import (
@@ -25,9 +23,11 @@ from reasond_server.http_api.exchange import (
     find_host,
     frame_event,
     send_answer,
+    send_described,
 )
 from reasond_server.http_api.http_calls import Calls, Dialect
-from reasond_server.http_api.jsonrpc import parse_body, read_request
+from reasond_server.http_api.jsonrpc import parse_body, parse_object, read_request
+from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.protocols.a2a.a2a_errors import (
     CONTENT_TYPE_NOT_SUPPORTED,
     VERSION_NOT_SUPPORTED,
@@ -65,11 +65,12 @@ _ROUTES: Final = (
     ("DELETE", "/tasks/{id}/pushNotificationConfigs/{config}", "DeleteTaskPushNotificationConfig"),
     ("GET", "/extendedAgentCard", "GetExtendedAgentCard"),
 )
-_PATTERNS: Final = tuple(
-    (verb, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/:]+)", route)), route, name) for verb, route, name in _ROUTES
-)
 A2A_PATHS: Final = (A2A_ROOT, *dict.fromkeys(f"{HTTP_ROOT}{route}" for _, route, _ in _ROUTES))
 """The paths that metrics name."""
+_ADDRESSES: Final = PathRoutes(
+    ((verb, f"{HTTP_ROOT}{route}", name) for verb, route, name in _ROUTES),
+    hint=f"JSON-RPC is at {A2A_ROOT}, HTTP+JSON at {HTTP_ROOT}",
+)
 
 HTTP: Final = Dialect(
     transport="a2a", describe=describe_http_error, missing_hint="Send 'Authorization: Bearer <token>'"
@@ -143,7 +144,7 @@ class A2aEndpoint:
                 raise RefusalError(405, "this address takes POST only", headers={"allow": "POST"})
             if not exchange.headers.accepts_json(MEDIA_TYPE):
                 refused = A2aError(CONTENT_TYPE_NOT_SUPPORTED, "The body is not JSON", remedy="Send application/json.")
-                await _send(send, calls.refuse(refused), _CLOSE)
+                await send_described(send, calls.refuse(refused), _CLOSE)
                 return
         body = bytearray()
         # Some clients send no body with the operations on a task.
@@ -159,7 +160,7 @@ class A2aEndpoint:
                     media_type=MEDIA_TYPE,
                 )
         except ReasondError as error:
-            await _send(send, calls.refuse(error), _CLOSE)
+            await send_described(send, calls.refuse(error), _CLOSE)
             return
         read = _read_rpc(calls, body) if is_rpc else _read_http(*found, body)
         try:
@@ -177,7 +178,7 @@ async def _answer(calls: Calls, read: Awaitable[_Request], scope: Scope, send: S
         if method is not None:
             require_version(calls.exchange.headers.first(_VERSION_HEADER) or _read_query(scope).get("A2A-Version"))
     except ReasondError as error:
-        await _send(send, calls.refuse(error))
+        await send_described(send, calls.refuse(error))
         return
     if method is not None and method.streaming is not None:
         failure = await stream_call(
@@ -194,7 +195,7 @@ async def _answer(calls: Calls, read: Awaitable[_Request], scope: Scope, send: S
             sent = request.wrap(answer["result"])
             await send_answer(send, 200, sent, headers=[NO_STORE], media_type=request.media_type.encode())
     if failure is not None:
-        await _send(send, failure)
+        await send_described(send, failure)
 
 
 def _speak_rpc(rpc_id: RpcId) -> Dialect:
@@ -223,9 +224,7 @@ async def _read_http(name: str, params: Mapping[str, Any], body: bytearray) -> _
     Raises:
         ReasondError: the body is no JSON object.
     """
-    given = await parse_body(body) if body else {}
-    if not isinstance(given, dict):
-        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+    given = await parse_object(body) if body else {}
     return _Request(name=name, params={**given, **params})
 
 
@@ -243,19 +242,8 @@ def _find_route(scope: Scope, exchange: Exchange) -> tuple[str, dict[str, Any]]:
     Raises:
         RefusalError: there is nothing at the path, or it takes other methods.
     """
-    path = unquote(scope["path"].removeprefix(HTTP_ROOT))
-    tried = [(verb, route, name, pattern.fullmatch(path)) for verb, pattern, route, name in _PATTERNS]
-    found = [(verb, route, name, match) for verb, route, name, match in tried if match is not None]
-    if not found or not scope["path"].startswith(f"{HTTP_ROOT}/"):
-        hint = f"JSON-RPC is at {A2A_ROOT}, HTTP+JSON at {HTTP_ROOT}"
-        raise RefusalError(404, f"there is nothing at this address; {hint}")
-    exchange.route = f"{HTTP_ROOT}{found[0][1]}"
-    for verb, _, name, match in found:
-        if verb == scope["method"]:
-            query = {key: _read_value(key, text) for key, text in _read_query(scope).items()}
-            return name, {**query, **match.groupdict()}
-    allowed = ", ".join(verb for verb, *_ in found)
-    raise RefusalError(405, f"this address takes {allowed} only", headers={"allow": allowed})
+    name, fields = _ADDRESSES.find(scope, exchange)
+    return name, {**{key: _read_value(key, text) for key, text in _read_query(scope).items()}, **fields}
 
 
 def _read_value(name: str, text: str) -> str | int | bool:
@@ -263,7 +251,3 @@ def _read_value(name: str, text: str) -> str | int | bool:
     if name in _NUMBERS and text.removeprefix("-").isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     return text == "true" if name == "includeArtifacts" and text in {"true", "false"} else text
-
-
-async def _send(send: Send, answer: Mapping[str, Any], *more: tuple[bytes, bytes]) -> None:
-    await send_answer(send, answer["status"], answer["body"], headers=[NO_STORE, *answer["headers"], *more])
