@@ -109,11 +109,11 @@ class TranscodedRpc:
         """
         begin(RpcCall(method=self._path, call_id=call_id, principal=caller, transport=REST))
         request = self._kind()
-        fields = {**_nest(request, query), **given}
+        fields = {**nest_query(request, query), **given}
         if is_long:
-            await asyncio.to_thread(_fill, request, fields)
+            await asyncio.to_thread(fill_message, request, fields)
         else:
-            _fill(request, fields)
+            fill_message(request, fields)
         answer = await self._run(request, _Context(write))
         return {} if self.is_stream else _to_json(answer)
 
@@ -140,7 +140,7 @@ def _to_json(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
-def _fill(request: Message, fields: Mapping[str, Any]) -> None:
+def fill_message(request: Message, fields: Mapping[str, Any]) -> None:
     """Set the fields of a request.
 
     Raises:
@@ -158,7 +158,7 @@ def _fill(request: Message, fields: Mapping[str, Any]) -> None:
     raise invalid(path, "is no field of this request" if is_unknown else "does not hold what /openapi.json says")
 
 
-def _nest(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def nest_query(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return the fields in a query as JSON; `range.offset` is a field of the message `range`.
 
     Raises:

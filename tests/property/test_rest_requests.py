@@ -1,0 +1,49 @@
+"""Whatever a body or a query holds, an RPC gets its request or the caller a refusal in our words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.grpc_api.transcoding import fill_message, find_method, nest_query
+from tests.rest_calls import RPCS
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+TEXTS = st.sampled_from(["", "x", "1", "-1s", "99999999999999999999s", "NaN", "9999-12-31T23:59:60Z", "AAAA", "true"])
+NUMBERS = st.sampled_from([0, -1, 1.5, 1e308, 2**31, 2**63, 10**40])
+KINDS = {rpc: find_method(path).input_type for rpc, path in RPCS.items()}
+NAMES = sorted(
+    {field.name for kind in KINDS.values() for field in kind.fields} | {"query", "offset", "seconds", "@type"}
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=4), inner),
+    max_leaves=8,
+)
+PATHS = st.lists(st.sampled_from([*NAMES, "DESCRIPTOR", "__class__", "FromString", ""]), min_size=1, max_size=3)
+
+
+def read(request: Message, query: list[tuple[str, str]], body: dict[str, Any]) -> None:
+    """Read a request; only a refusal in our words may come of it."""
+    try:
+        fill_message(request, {**nest_query(request, query), **body})
+    except InvalidRequestError as error:
+        words = [each.description.startswith(("is no", "does not hold", "stands in")) for each in error.violations]
+        assert words == [True]  # noqa: PT017 - it need not be raised
+
+
+@given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))
+def test_any_body_is_a_request_or_a_refusal(rpc: str, body: dict[str, Any]) -> None:
+    read(GetMessageClass(KINDS[rpc])(), [], json.loads(json.dumps(body)))
+
+
+@given(st.sampled_from(sorted(KINDS)), st.lists(st.tuples(PATHS, TEXTS), max_size=4))
+def test_any_query_is_a_request_or_a_refusal(rpc: str, query: list[tuple[list[str], str]]) -> None:
+    read(GetMessageClass(KINDS[rpc])(), [(".".join(path), text) for path, text in query], {})
