@@ -230,8 +230,8 @@ async def test_every_address_checks_the_token_and_the_permission_before_it_reads
             caplog.clear()
 
 
-async def test_a_long_request_is_read_as_a_short_one(web: httpx.AsyncClient) -> None:
-    history = [{"role": "SPEAKER_USER", "text": f"line {number}"} for number in range(300)]
+async def test_a_long_request_and_a_long_answer_are_like_short_ones(web: httpx.AsyncClient) -> None:
+    history = [{"role": "SPEAKER_USER", "text": f"line {number} {'and on ' * 40}"} for number in range(300)]
     answer = await web.post(EXECUTE, json={"task": {**TASK["task"], "history": history}})
     assert answer.status_code == 200
     found = await web.get(f"/api/v1/executions/{answer.json()['reasoning']['execution_id']}")

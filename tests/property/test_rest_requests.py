@@ -36,7 +36,7 @@ def read(request: Message, query: list[tuple[str, str]], body: dict[str, Any]) -
         fill_message(request, {**nest_query(request, query), **body})
     except InvalidRequestError as error:
         words = [each.description.startswith(("is no", "does not hold", "stands in")) for each in error.violations]
-        assert words == [True]  # noqa: PT017 - it need not be raised
+        assert words == [True]
 
 
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4))

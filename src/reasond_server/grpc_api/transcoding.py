@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 REST: Final = "rest"
 """The name of this transport in metrics."""
+# A list of 100 executions has 13 KiB, and takes 2 ms to write.
+_LONG_BYTES: Final = 64 * 1024
 _FIELD: Final = re.compile(r'Failed to parse (\w+) field|no field named "(\w{1,64})"')
 
 
@@ -115,7 +117,7 @@ class TranscodedRpc:
         else:
             fill_message(request, fields)
         answer = await self._run(request, _Context(write))
-        return {} if self.is_stream else _to_json(answer)
+        return {} if self.is_stream else await _write_json(answer)
 
 
 class _Context:
@@ -125,7 +127,7 @@ class _Context:
         self._write = write
 
     async def write(self, message: Message) -> None:
-        await self._write(_to_json(message))
+        await self._write(await _write_json(message))
 
     def time_remaining(self) -> None:
         """Return that there is no deadline."""
@@ -134,6 +136,12 @@ class _Context:
 def describe_status(error: ReasondError, call_id: str) -> dict[str, Any]:
     """Return `error` as the JSON of its google.rpc.Status."""
     return _to_json(build_status(error, call_id=call_id))
+
+
+async def _write_json(message: Message) -> dict[str, Any]:
+    """Return a message as JSON; a long one does not block the event loop."""
+    is_long = message.ByteSize() > _LONG_BYTES
+    return await asyncio.to_thread(_to_json, message) if is_long else _to_json(message)
 
 
 def _to_json(message: Message) -> dict[str, Any]:
