@@ -397,12 +397,12 @@ def write_logs(logs: LogsSettings, *, is_dev: bool) -> None:
 def end_within(seconds: float) -> None:
     """End the process with success after `seconds`, if it has not ended by itself.
 
-    The server has stopped by then. Only a task or thread of a strategy that does not stop can keep the interpreter
-    alive, and the interpreter would wait for it for ever.
+    The server has stopped by then. Only a task or thread that does not stop, of a strategy, a tool or the reader of a
+    document, can keep the interpreter alive, and the interpreter would wait for it for ever.
     """
 
     def end() -> None:
-        _log.error("a strategy keeps the process from ending; it is ended now")
+        _log.error("a strategy, a tool or a document that is read keeps the process from ending; it is ended now")
         os._exit(ExitCode.OK)
 
     timer = threading.Timer(seconds, end)

@@ -111,6 +111,16 @@ class CallerLimits:
         if self._gate is not None:
             await self._gate.aclose()
 
+    async def require_tokens(self, principal: Principal, least: int) -> None:
+        """Refuse what costs no tokens itself to a caller who has fewer than `least` for what it is for.
+
+        Raises:
+            TokenBudgetExhaustedError: the token budget is spent.
+        """
+        account = self.open_account(principal.tenant, principal.subject)
+        if account is not None:
+            await account.settle(await account.reserve(least=least, most=least), used=0)
+
     def open_account(
         self, tenant: str, subject: str, *, on_refused: Callable[[TokenBudgetExhaustedError], None] = lambda _: None
     ) -> CallerAccount | None:

@@ -16,12 +16,14 @@ from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.documents.documents import ReaderLimits, UnreadableDocumentError, find_kind, read_document
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.limits.callers import NO_LIMITS
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond_server.documents.documents import DocumentText
+    from reasond_server.limits.callers import CallerLimits
     from reasond_server.protocols.wire_params import WireParams
     from reasond_server.types import Principal
 
@@ -31,6 +33,8 @@ _MOST_TEXT_BYTES: Final = 1_000_000
 _MOST_AT_ONCE: Final = 2
 _MOST_WAITING: Final = 32
 _MOST_KEPT: Final = 16
+# Any question about a document takes more.
+_LEAST_TOKENS: Final = 256
 
 
 @value
@@ -52,10 +56,11 @@ class _File:
 
 
 class DocumentTexts:
-    """Takes the text out of at most `most_files` PDF files of a request."""
+    """Takes the text out of at most `most_files` PDF files of a request, for callers whose tokens are not spent."""
 
-    def __init__(self, *, most_files: int) -> None:
+    def __init__(self, *, most_files: int, limits: CallerLimits = NO_LIMITS) -> None:
         self._most_files = most_files
+        self._limits = limits
         self._places = FairSemaphore(
             permits=_MOST_AT_ONCE, most_waiting=_MOST_WAITING, waiters="documents wait for being read"
         )
@@ -66,6 +71,7 @@ class DocumentTexts:
 
         Raises:
             InvalidRequestError: a file cannot be read, or there are too many.
+            TokenBudgetExhaustedError: the caller has no tokens left for the answer.
             OverloadedError: too many documents wait.
         """
         files = [(file, pdf) for file in _find_files(field, getattr(params, field)) if (pdf := file.find_pdf())]
@@ -93,6 +99,7 @@ class DocumentTexts:
     async def _read(self, caller: Principal, pdf: bytes, shown: str) -> DocumentText:
         key = hashlib.sha256(shown.encode() + b"\0" + pdf).hexdigest()
         if key not in self._kept:
+            await self._limits.require_tokens(caller, _LEAST_TOKENS)
             # Who leaves does not end the reader, which keeps its place until then.
             reading = asyncio.create_task(self._run(caller.tenant, pdf, shown), name="reading a document")
             try:

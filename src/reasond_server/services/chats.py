@@ -79,7 +79,7 @@ def serve_chats(
     """
     catalogue = ModelCatalogue(strategies=service.strategies(), presets=presets, offers_auto=service.offers_auto)
     runs = AskedRuns(reasoning=service, turns=turns, turn_operation=TURNS.operation("RunTurn"))
-    documents = DocumentTexts(most_files=max_pdf_files)
+    documents = DocumentTexts(most_files=max_pdf_files, limits=service.limits)
     completions = Completions(service=service, runs=runs, catalogue=catalogue, documents=documents, now=now)
     models = Method(operation=_LISTING, params=ModelParams, run=completions.list_models)
     responses = Responses(

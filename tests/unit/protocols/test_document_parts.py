@@ -113,6 +113,18 @@ async def test_more_files_than_the_operator_lets_in_are_refused_and_none_is_read
             assert "openai.max_pdf_files" in answer.json()["error"]["message"]
 
 
+async def test_no_pdf_is_read_for_a_caller_whose_tokens_are_spent() -> None:
+    model, _ = listen()
+    path, body = in_chat(b"%PDF-1.7\n" + b"\x00\xff" * 5000)
+    async with serve_chats(model, environ={"REASOND__LIMITS__TOKENS_PER_DAY": "1000"}) as site:
+        before = await site.client.post(path, json=body)
+        while (await site.ask()).status_code == 200:
+            pass
+        after = await site.client.post(path, json=body)
+    assert (before.status_code, after.status_code) == (400, 429), after.text
+    assert after.json()["error"]["code"] == "TOKEN_BUDGET_EXHAUSTED"
+
+
 async def test_a_pdf_in_the_result_of_a_tool_is_read() -> None:
     model, asked = listen()
     source = {"type": "base64", "media_type": "application/pdf", "data": encode(build_pdf(["Seventeen"]))}
