@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reasond_server.access.permissions import require_permission
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.protocols.conversations import find_question
+from reasond_server.protocols.truncation import fit_window
 from reasond_server.types import Task
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnResult, TurnStart
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.access.permissions import Operation
+    from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.followed_runs import FollowedRun
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
@@ -37,6 +39,11 @@ class AskedRuns:
     async def execute(self, caller: Principal, task: Task) -> ExecutionView:
         """Work on a task for a client that cannot come back for it, and return its log. Raises as `follow`."""
         return await self._reasoning.execute(caller, task)
+
+    async def fit(self, asked: Asked, model: ChatModel, *, may_reduce: bool) -> Asked:
+        """Return what fits the window of the model. Raises as `fit_window`."""
+        share = self._turns.history_share
+        return await asyncio.to_thread(fit_window, asked, model, may_reduce=may_reduce, history_share=share)
 
     async def work(self, caller: Principal, asked: Asked, run: FollowedRun, *, may_return: bool = False) -> datetime:
         """Let `run` take all events; return when the execution began. Raises as `follow`."""

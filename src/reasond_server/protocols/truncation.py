@@ -21,38 +21,41 @@ _REPLY_TOKENS: Final = 4096
 _PREVIEW_TOKENS: Final = 200
 
 
-def fit_window(asked: Asked, model: ChatModel, *, may_reduce: bool) -> Asked:
+def fit_window(asked: Asked, model: ChatModel, *, may_reduce: bool, history_share: float) -> Asked:
     """Return `asked` with previews in the place of the oldest results of its history, until it fits, and a warning.
 
-    A re-entry and a task with a material are left as they are: turns and strategies fit these themselves.
+    A turn leaves out earlier messages that take more than `history_share` of the window. A re-entry and a task with a
+    material are left as they are: turns and strategies fit these themselves.
 
     Raises:
         ContextExhaustedError: it does not fit, and may not be reduced; nothing was spent.
     """
-    source, window = asked.source, model.context_window
+    source, window, count = asked.source, model.context_window, model.counter.count_text
     if window is None or isinstance(source, TurnReentry) or source.material:
         return asked
     room = window - min(_REPLY_TOKENS, window // 4)
-    tokens = model.counter.count_text(write_input(asked))
-    if tokens > room and not may_reduce:
+    parts = [("The request has", write_input(asked), room)]
+    if isinstance(source, TurnStart):
+        said = "\n".join(text for message in source.history for text in message.list_texts())
+        parts.append(("The earlier messages of a turn have", said, int(history_share * room)))
+    surplus, most, what = max((count(text) - most, most, what) for what, text, most in parts)
+    if surplus > 0 and not may_reduce:
         raise ContextExhaustedError(
-            f"The request has about {tokens} tokens, and the model's window of {window} has room for {room}",
+            f"{what} about {surplus + most} tokens, and the model's window of {window} has room for {most} of them",
             remedy="Shorten the input, or send truncation 'auto'.",
         )
-    # A turn leaves out a history that takes more than a share of its prompt.
-    most = room // 2 if isinstance(source, TurnStart) else room
-    history, count = list(source.history), 0
+    history, previews = list(source.history), 0
     for place, message in enumerate(history if may_reduce else ()):
-        if tokens <= most:
+        if surplus <= 0:
             break
         history[place], saved, reduced = _reduce(message, model)
-        tokens -= saved
-        count += reduced
-    if not count:
+        surplus -= saved
+        previews += reduced
+    if not previews:
         return asked
     warning = (
-        f"{count} results of tools, the oldest, are shown to the model as previews: the conversation does not fit its "
-        f"window of {window} tokens."
+        f"{previews} results of tools, the oldest, are shown to the model as previews: the conversation does not fit "
+        f"its window of {window} tokens."
     )
     return replace(asked, source=replace(source, history=tuple(history)), warnings=(*asked.warnings, warning))
 

@@ -117,6 +117,11 @@ class TurnService:
         self._limits = limits
         self._history = history
 
+    @property
+    def history_share(self) -> float:
+        """The share of its prompts that a turn has for what was said before it."""
+        return self._policy.context.history_share
+
     async def stream(
         self,
         caller: Principal,

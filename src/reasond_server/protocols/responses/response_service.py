@@ -26,7 +26,6 @@ from reasond_server.protocols.responses.echoes import recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_response_id
 from reasond_server.protocols.responses.response_params import ResponseParams, read_inputs, read_items
-from reasond_server.protocols.truncation import fit_window
 from reasond_server.types import Heartbeat, Task
 from reasond_server.types.turns import TurnReentry
 
@@ -222,8 +221,7 @@ class Responses:
         dialogue = builder.build()
         asked = plan(read_inputs(params, dialogue), self._catalogue)
         if params.truncation is not None:
-            may_reduce = params.truncation == "auto"
-            asked = await asyncio.to_thread(fit_window, asked, self._model, may_reduce=may_reduce)
+            asked = await self._runs.fit(asked, self._model, may_reduce=params.truncation == "auto")
         warnings = (*params.warnings, *dialogue.warnings, *asked.warnings)
         unused: Sequence[str] = ()
         if isinstance(asked.source, TurnReentry):

@@ -214,6 +214,18 @@ async def test_calls_and_results_of_another_server_are_history(tools: list[dict[
     assert any(message.role == "tool" and "seven" in message.content for message in request.messages)
 
 
+async def test_a_turn_that_begins_because_its_results_settle_nothing_here_tells_of_its_request_later() -> None:
+    call_id = f"call_{'0' * 32}_{'0' * 32}_c1"
+    call = {"type": "function_call", "call_id": call_id, "name": "search", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": call_id, "output": "42"}
+    async with serve_chats(script("It is 42.")) as site:
+        items = [{"role": "user", "content": QUESTION}, call, output]
+        made = await respond(site, input=items, tools=[TOOL], metadata={"run": "7"})
+        later = (await site.client.get(f"{RESPONSES}/{made['id']}")).json()
+    assert text_of(made) == "It is 42."
+    assert made["metadata"] == later["metadata"] == {"run": "7"}
+
+
 async def test_a_response_branches_from_any_earlier_one() -> None:
     model = script(CALL, "It is 42.", "Left.<answer>Left.</answer>", "Right.<answer>Right.</answer>")
     async with serve_chats(model) as site:
@@ -575,3 +587,17 @@ async def test_the_oldest_results_become_previews_where_truncation_is_auto(more:
     assert "truncation 'auto'" in refused.json()["error"]["message"]
     assert (short["truncation"], short["reasond"]["warnings"]) == ("disabled", [])
     assert len(asked) == 2
+
+
+async def test_a_turn_whose_history_exceeds_its_share_is_refused_where_nothing_may_be_left_out() -> None:
+    model = FunctionModel(lambda _: "It is 42.", context_window=8192, has_native_tools=True)
+    said = [{"role": "user", "content": "word " * 1000}, {"role": "assistant", "content": "word " * 1000}]
+    items = [*said, {"role": "user", "content": QUESTION}]
+    async with serve_chats(model) as site:
+        plain = await respond(site, input=items, truncation="disabled")
+        refused = await site.client.post(RESPONSES, json={"input": items, "truncation": "disabled", "tools": [TOOL]})
+        told = await respond(site, input=items, tools=[TOOL])
+    assert plain["status"] == "completed"
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "The earlier messages of a turn have" in refused.json()["error"]["message"]
+    assert any("oldest exchange" in warning for warning in told["reasond"]["warnings"])
