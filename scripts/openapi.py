@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from scripts.field_rules import list_rules
 from scripts.pages import ROOT
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class _Document:
         self._services = [service for file in files for service in file.services]
         self._messages = {message.name: message for file in files for message in file.messages}
         self._enums = {enum.name: enum for file in files for enum in file.enums}
+        self._rules = list_rules(self._messages)
         methods = [method for service in self._services for method in service.methods if method.bindings]
         self._answered = self._reach({method.response for method in methods})
         requests = {method.request for method in methods}
@@ -122,10 +124,13 @@ class _Document:
 
     def _describe_operation(self, service: str, method: Method, binding: HttpBinding, number: int) -> dict[str, Any]:
         bound = _IN_PATH.findall(binding.template)
-        fields = self._messages[method.request].fields
+        owner = method.request
+        fields = self._messages[owner].fields
         rest = [field for field in fields if field.name not in bound]
         about = {field.name: field for field in fields}
-        parameters = [{"in": "path", "required": True, **self._describe_parameter(name, about[name])} for name in bound]
+        parameters = [
+            {"in": "path", "required": True, **self._describe_parameter(name, about[name], owner)} for name in bound
+        ]
         operation: dict[str, Any] = {
             "operationId": f"{method.name[0].lower()}{method.name[1:]}{number if number > 1 else ''}",
             "tags": [service],
@@ -133,13 +138,11 @@ class _Document:
         }
         if binding.takes_body:
             # Generators name a schema that has no name of its own by its title.
-            partly = {"title": f"{method.name}Body", **self._describe_fields(method.request, rest)}
-            whole = _refer(method.request) if _is_in_body(binding) else partly
+            partly = {"title": f"{method.name}Body", **self._describe_fields(owner, rest)}
+            whole = _refer(owner) if _is_in_body(binding) else partly
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": whole}}}
         else:
-            parameters += [
-                {"in": "query", **self._describe_parameter(name, field)} for name, field in self._flatten(rest)
-            ]
+            parameters += [{"in": "query", **self._describe_parameter(*each)} for each in self._flatten(rest, owner)]
         if parameters:
             operation["parameters"] = parameters
         failure = {"description": "An error.", "content": {"application/json": {"schema": _refer(STATUS)}}}
@@ -151,17 +154,17 @@ class _Document:
         text = f"Server-sent events, each with a {method.response} as data; an event `error` has a {STATUS}."
         return {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
-    def _describe_parameter(self, name: str, field: Field) -> dict[str, Any]:
-        return {"name": name, "description": _join(field.comment), "schema": self._describe_field(field)}
+    def _describe_parameter(self, name: str, field: Field, owner: str) -> dict[str, Any]:
+        return {"name": name, "description": _join(field.comment), "schema": self._describe_field(field, owner)}
 
-    def _flatten(self, fields: Sequence[Field], prefix: str = "") -> Iterator[tuple[str, Field]]:
-        """Yield the fields with their names in a query: one in a message has the names of both."""
+    def _flatten(self, fields: Sequence[Field], owner: str, prefix: str = "") -> Iterator[tuple[str, Field, str]]:
+        """Yield the fields with their names in a query, where one in a message has the names of both, and messages."""
         for field in fields:
             inner = self._messages.get(field.type_name)
             if inner is None:
-                yield f"{prefix}{field.name}", field
+                yield f"{prefix}{field.name}", field, owner
             else:
-                yield from self._flatten(inner.fields, f"{prefix}{field.name}.")
+                yield from self._flatten(inner.fields, inner.name, f"{prefix}{field.name}.")
 
     def _describe_type(self, name: str) -> dict[str, Any]:
         if name in self._messages:
@@ -177,17 +180,21 @@ class _Document:
             "type": "object",
             "description": _join(self._messages[name].comment),
             "properties": {
-                field.name: {**self._describe_field(field), "description": _describe_choice(field)} for field in fields
+                field.name: {**self._describe_field(field, name), "description": _describe_choice(field)}
+                for field in fields
             },
         }
         needed = [field.name for field in fields if field.is_required and not field.oneof]
         return {**schema, "required": needed} if needed and name not in self._answered else schema
 
-    def _describe_field(self, field: Field) -> dict[str, Any]:
+    def _describe_field(self, field: Field, owner: str) -> dict[str, Any]:
         one = _SCALARS.get(field.type_name) or _refer(field.type_name)
+        rule = self._rules.get(f"{owner}.{field.name}", {})
         if field.label == "map":
             return {"type": "object", "additionalProperties": one}
-        return {"type": "array", "items": one} if field.label == "repeated" else one
+        if field.label == "repeated":
+            return {"type": "array", **rule, "items": {**one, **rule.get("items", {})}}
+        return {**one, **rule}
 
 
 def _is_in_body(binding: HttpBinding) -> bool:

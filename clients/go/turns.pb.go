@@ -402,7 +402,7 @@ type ClientTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// One or two sentences for the model, at most 2,000 characters.
+	// One or two sentences for the model, at most 20,000 characters.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	// The JSON Schema of its arguments, an object; at most 65,536 bytes and 16 levels. Empty means no arguments.
 	ParametersJson string `protobuf:"bytes,3,opt,name=parameters_json,json=parametersJson,proto3" json:"parameters_json,omitempty"`

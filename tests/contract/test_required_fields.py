@@ -83,7 +83,7 @@ def write_least(message: Message, route: Route, path: str = "") -> Iterator[str]
             part.SetInParent()
             yield from write_least(part, route[1:] if is_next else (), f"{place}.")
             continue
-        value: Any = 1 if field.enum_type is not None else b"x" if field.type == field.TYPE_BYTES else "x"
+        value: Any = {field.TYPE_STRING: "x", field.TYPE_BYTES: b"x"}.get(field.type, 1)
         if field.is_repeated:
             getattr(message, field.name).append(value)
         else:

@@ -234,7 +234,7 @@ class ClientTool(google.protobuf.message.Message):
     name: builtins.str
     """Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required."""
     description: builtins.str
-    """One or two sentences for the model, at most 2,000 characters."""
+    """One or two sentences for the model, at most 20,000 characters."""
     parameters_json: builtins.str
     """The JSON Schema of its arguments, an object; at most 65,536 bytes and 16 levels. Empty means no arguments."""
     def __init__(

@@ -37,7 +37,7 @@ export type ClientTool = Message<"reasond.v1.ClientTool"> & {
   name: string;
 
   /**
-   * One or two sentences for the model, at most 2,000 characters.
+   * One or two sentences for the model, at most 20,000 characters.
    *
    * @generated from field: string description = 2;
    */
