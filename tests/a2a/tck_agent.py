@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 from itertools import count
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import aiohttp
@@ -58,6 +59,7 @@ _ANSWERS: Final = {
     "tck-stream-001": "Stream hello from TCK",
     "tck-stream-003": "Stream task lifecycle",
     "tck-complete-task": "Hello from TCK",
+    "tck-message-response": "Direct message response",
 }
 _numbers = count(1)
 
@@ -108,6 +110,8 @@ def shape(message: dict[str, Any]) -> dict[str, Any]:
         own = {"tools": [_ASK]}
     elif message_id.startswith("tck-artifact-data"):
         own["answer_schema"] = {"type": "object"}
+    elif message_id.startswith("tck-message-response"):
+        own["as_message"] = True
     shaped = {**message, "messageId": f"{message_id}-{next(_numbers)}"}
     return shaped if message.get("taskId") else {**shaped, "metadata": {**message.get("metadata", {}), OWN: own}}
 
@@ -169,11 +173,14 @@ class Bridge(grpc.GenericRpcHandler):
         return grpc.stream_stream_rpc_method_handler(run)
 
 
-async def main() -> None:
-    """Serve until the program is ended."""
+async def main(folder: str) -> None:
+    """Serve until the program is ended; `folder` is for the store."""
     task_writer.write_answer = write_part
     environ = {
         "REASOND__A2A__ENABLED": "true",
+        "REASOND__A2A__PUSH_HOSTS": '["example.com", "localhost", "127.0.0.1"]',
+        "REASOND__A2A__PUSH_ALLOW_PRIVATE": "true",
+        "REASOND__STORE__URL": f"sqlite:///{folder}/tck.db",
         "REASOND__SERVER__PUBLIC_HTTP_URL": f"http://127.0.0.1:{HTTP_PORT}",
         "REASOND__SERVER__PUBLIC_GRPC_URL": f"http://127.0.0.1:{GRPC_PORT}",
     }
@@ -192,4 +199,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with TemporaryDirectory() as folder:
+        asyncio.run(main(folder))

@@ -79,7 +79,7 @@ def send(blocks: Mapping[str, str], variables: Mapping[str, str]) -> Answer:
     request = urllib.request.Request(fill(target["url"], variables), data, headers, method=method.upper())
     with urllib.request.urlopen(request, timeout=LIMIT_S) as response:
         text = response.read().decode()
-        is_json = response.headers.get_content_type() == "application/json"
+        is_json = response.headers.get_content_type() in {"application/json", "application/a2a+json"}
         return Answer(status=response.status, body=json.loads(text) if is_json else text)
 
 

@@ -388,10 +388,12 @@ def build_server_card(
     strategies: Mapping[str, str],
     supported_methods: Sequence[str],
     a2a_urls: Sequence[str] = (),
+    has_push: bool = False,
 ) -> dict[str, Any]:
     """Build this server's card; `strategies` maps names to descriptions; an empty address omits its interface.
 
     `a2a_urls` are those of A2A's own bindings JSONRPC and HTTP+JSON; with them gRPC has its binding, too.
+    With `has_push` clients may name receivers of push notifications.
 
     Equal arguments give equal cards. A2A requires at least one skill: without strategies, the skill is to list them.
     """
@@ -411,7 +413,11 @@ def build_server_card(
         "description": "Works questions out with reasoning strategies over a language model, each step streamed.",
         "supportedInterfaces": [interface for interface in interfaces if interface["url"]],
         "version": version,
-        "capabilities": {"streaming": True, "pushNotifications": False, "extensions": [_build_extension(params)]},
+        "capabilities": {
+            "streaming": True,
+            "pushNotifications": has_push,
+            "extensions": [_build_extension(params)],
+        },
         "securitySchemes": {"bearer": {"httpAuthSecurityScheme": _build_bearer_scheme()}},
         "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
         "defaultInputModes": [_TEXT_PLAIN],

@@ -28,7 +28,7 @@ from reasond_server.assembly.instruments import (
 from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import StoreWatch
 from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
-from reasond_server.assembly.webhooks import build_courier
+from reasond_server.assembly.webhooks import build_telling
 from reasond_server.assembly.workshops import build_engine, build_repair_worker, open_workshop
 from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
 from reasond_server.config import require_servable
@@ -64,7 +64,6 @@ from reasond_server.services.rest import serve_rest
 from reasond_server.services.turns import serve_turns
 from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
 from reasond_server.turns.history import TURN
-from reasond_server.webhooks.webhook_messages import add_notices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from reasond_server.assembly.core import Core
     from reasond_server.assembly.instruments import ServerMetrics
     from reasond_server.assembly.stores import Stores
+    from reasond_server.assembly.webhooks import Telling
     from reasond_server.assembly.workshops import OpenedWorkshop
     from reasond_server.base.clock import Clock
     from reasond_server.config import LoadedSettings, ServerSettings
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from reasond_server.services.declaration import Service
     from reasond_server.telemetry.span_export import SpanSink
     from reasond_server.types import Json
-    from reasond_server.webhooks.courier import Courier
 
 __all__ = ["Listening", "Server", "serve"]
 
@@ -159,7 +158,7 @@ class Server:
         self._engine: TemporalEngine | None = None
         self._workshop: OpenedWorkshop | None = None
         self._core: Core | None = None
-        self._courier: Courier | None = None
+        self._telling: Telling | None = None
         self._grpc: GrpcServer | None = None
         self._http_app: HttpApp | None = None
         self._http: HttpServer | None = None
@@ -241,7 +240,8 @@ class Server:
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
-        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop, self._courier):
+        courier = None if self._telling is None else self._telling.courier
+        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop, courier):
             if part is not None:
                 await part.aclose()
         for task in self._watching:
@@ -264,7 +264,8 @@ class Server:
         if settings.repair.enabled or settings.reasoning.program_environment:
             self._workshop = await open_workshop(settings.repair)
         self._engine = engine = build_engine(settings, stores, self._environ)
-        self._courier = courier = build_courier(settings.webhooks, stores, self._clock, self._telemetry.observer)
+        observer = self._telemetry.observer
+        self._telling = told = build_telling(settings.webhooks, settings.a2a, stores, self._clock, observer)
         self._core = core = assemble(
             settings,
             model=self._model,
@@ -279,7 +280,7 @@ class Server:
             backends=self._named_models,
             workshop=None if self._workshop is None else self._workshop.workshop,
             engine=engine,
-            tell=tell_nobody if courier is None else partial(add_notices, settings.webhooks.endpoints),
+            tell=tell_nobody if told is None else told.tell,
         )
         if engine is not None and self._workshop is not None:
             worker = build_repair_worker(
@@ -310,13 +311,13 @@ class Server:
         core.runner.begin()
         if self._telemetry.export is not None:
             self._telemetry.export.begin()
-        if courier is not None:
-            courier.begin()
+        if told is not None:
+            told.courier.begin()
 
     def _note_budget(self, tenant: str, subject: str, left: float) -> None:
         """Tell receivers of a caller whose budget of the day is near its end; `left` is the share that is left."""
-        if self._courier is not None:
-            self._courier.note_budget(tenant, subject, left)
+        if self._telling is not None:
+            self._telling.courier.note_budget(tenant, subject, left)
 
     def _build_metrics_pages(self) -> tuple[MetricsPage | None, HttpServer | None]:
         """Return the metrics page of HTTP, and the listener for metrics alone; None for what is not wanted."""
@@ -358,6 +359,7 @@ class Server:
             core.turns,
             desk=core.observed,
             budget=self._settings.a2a.budget,
+            receivers=None if self._telling is None else self._telling.tasks,
             write_timeout_s=self._settings.server.write_timeout_s,
             observer=self._telemetry.observer,
         )
@@ -470,6 +472,7 @@ class Server:
             grpc_url=server.public_grpc_url or own,
             jsonrpc_url=f"{base}{JSONRPC_PATH}" if base else "",
             a2a_urls=(f"{base}{A2A_ROOT}", f"{base}{HTTP_ROOT}") if base and self._settings.a2a.enabled else (),
+            has_push=self._settings.a2a.has_push,
             strategies=strategies,
             supported_methods=sorted(
                 name

@@ -289,11 +289,10 @@ def _find_engine_problems(settings: Settings) -> Iterator[Violation]:
 
 
 def _find_webhook_problems(settings: Settings) -> Iterator[Violation]:
-    if settings.webhooks.endpoints and settings.store.url == "memory:":
-        yield Violation(
-            field="webhooks.endpoints",
-            description="needs a store that outlives the process; set store.url to a SQLite file or to PostgreSQL",
-        )
+    if settings.store.url == "memory:":
+        told = {"webhooks.endpoints": settings.webhooks.endpoints, "a2a.push_hosts": settings.a2a.has_push}
+        text = "needs a store that outlives the process; set store.url to a SQLite file or to PostgreSQL"
+        yield from (Violation(field=name, description=text) for name, is_set in told.items() if is_set)
 
 
 def _find_sandbox_problems(settings: Settings) -> Iterator[Violation]:
@@ -414,7 +413,7 @@ _CHECKS: Sequence[tuple[Callable[[Settings], Iterator[Violation]], Sequence[str]
         ),
     ),
     (_find_repair_problems, ("repair", "llm.backends")),
-    (_find_webhook_problems, ("webhooks", "store.url")),
+    (_find_webhook_problems, ("webhooks", "a2a", "store.url")),
     (_find_engine_problems, ("engine.repair", "store.record_content")),
     (_find_program_problems, ("repair", "reasoning.program_environment")),
     (_find_workers_problems, ("store.url", "limits.storage")),

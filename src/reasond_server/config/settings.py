@@ -19,7 +19,7 @@ from reasond_server.config.operation import LimitsSettings, LogsSettings, Metric
 from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BaseUrl, Section
 from reasond_server.config.store import StoreSettings
-from reasond_server.config.tools import ToolsSettings
+from reasond_server.config.tools import Host, ToolsSettings
 from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types.policy_sections import ScalarValue, StrategyName, freeze
@@ -78,14 +78,30 @@ class A2aSettings(Section):
         default=3_600.0,
         ge=0.001,
         le=86_400,
-        description="Most seconds of a task whose message names no budget: nobody has to stay while it runs.",
+        description="Most seconds of a task whose message names no budget.",
     )
     max_total_tokens: int = Field(
         default=0,
         ge=0,
         le=2**53 - 1,
-        description="Most tokens of such a task, of all its model calls; 0: any.",
+        description="Most tokens of such a task; 0: any.",
     )
+    push_hosts: tuple[Host, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=1000,
+        description='Hosts that clients may have told of their tasks, such as "*.example.com"; empty: none. Needs a '
+        "database.",
+    )
+    push_allow_private: bool = Field(
+        default=False,
+        description="Whether push_hosts may have private addresses, and URLs of http.",
+    )
+
+    @property
+    def has_push(self) -> bool:
+        """Whether there are push notifications."""
+        return self.enabled and bool(self.push_hosts)
 
     @property
     def budget(self) -> Budget:

@@ -13,6 +13,7 @@ from pydantic_core import from_json, to_json
 
 from reasond_server.access import audit
 from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.contract import build_not_found_error
 from reasond_server.eventlog.store import ExecutionFilter
@@ -49,6 +50,21 @@ class ExecutionLog:
     execution: Execution
     events: Sequence[LoggedEvent]
     plan: str = ""
+
+
+async def read_log(store: ExecutionStore, tenant: str, execution_id: str, *, until: int) -> ExecutionLog | None:
+    """Return the log of an execution with its plan, up to the event `until`; None if it is gone.
+
+    Raises:
+        ReasondError: the store cannot be read.
+    """
+    try:
+        execution = await store.find(tenant, execution_id)
+        events = [each for each in await store.read(tenant, execution_id) if each.sequence <= until]
+        kept = await store.read_checkpoint(tenant, execution_id, with_records=False)
+    except (ExecutionNotFoundError, CursorExpiredError):
+        return None
+    return ExecutionLog(execution=execution, events=events, plan=kept.plan)
 
 
 @value

@@ -5,11 +5,15 @@ The messages are those of a2a-sdk: a second registration of `lf.a2a.v1` in one p
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import grpc
 from a2a.types import a2a_pb2
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import any_pb2, empty_pb2, json_format
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -19,10 +23,11 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import TRANSPORT, get_current_call, get_current_principal
 from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clip_message
 from reasond_server.grpc_api.stream_writer import StallWatch
+from reasond_server.requests.payloads import restore_whole
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from google.protobuf.descriptor import MethodDescriptor
     from google.protobuf.message import Message
@@ -30,11 +35,25 @@ if TYPE_CHECKING:
     from reasond_server.errors.base import ReasondError
     from reasond_server.grpc_api.handlers import Context, Handler, MethodTable
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal
+    from reasond_server.types import Cursor, Principal
 
 SERVICE: Final = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
 _VERSION_KEY: Final = "a2a-version"
 _CURSOR_KEY: Final = "last-event-id"
+_FIELD: Final = re.compile(r"Failed to parse (\w+) field")
+# Above the data of a part are four levels, and protobuf reads 26 of them within a list of tasks.
+_MOST_LEVELS: Final = 30
+
+Json = Mapping[str, Any]
+
+
+class _Update(Protocol):
+    """An update of a stream as JSON; None for a sign of life."""
+
+    @property
+    def body(self) -> dict[str, Any] | None:
+        """The update."""
+        ...
 
 
 @value
@@ -43,16 +62,17 @@ class A2aOperations:
 
     Attributes:
         answer: takes the caller and the request as JSON, and returns the answer as JSON.
-        follow: takes the id of the last update that the client has, too; yields updates as JSON, None for a sign of
-            life.
+        follow: takes the place of the last update that the client has, too; yields updates.
+        read_cursor: reads that place.
         require_version: refuses a version.
-        tell_error: returns an error as (name of the gRPC status, message, details of google.rpc as JSON).
+        tell_error: returns an error as (name of the gRPC status, message, details of google.rpc as JSON, another code).
     """
 
-    answer: Mapping[str, Callable[[Principal, dict[str, Any]], Awaitable[dict[str, Any]]]]
-    follow: Mapping[str, Callable[[Principal, dict[str, Any], str | None], AsyncGenerator[dict[str, Any] | None, None]]]
+    answer: Mapping[str, Callable[[Principal, Json], Awaitable[dict[str, Any]]]]
+    follow: Mapping[str, Callable[[Principal, Json, Cursor | None], AsyncGenerator[_Update, None]]]
+    read_cursor: Callable[[str], Cursor]
     require_version: Callable[[str | None], None]
-    tell_error: Callable[[ReasondError, str], tuple[str, str, list[dict[str, Any]]]]
+    tell_error: Callable[[ReasondError, str], tuple[str, str, list[dict[str, Any]], int]]
 
 
 class A2aServicer:
@@ -79,7 +99,7 @@ class A2aServicer:
 
             async def write(message: Message, context: Context) -> None:
                 cursor = self._enter(context)
-                updates = follow(get_current_principal(), _to_json(message), cursor)
+                updates = follow(get_current_principal(), _check(message), cursor)
                 await self._write(updates, context, response)
 
             return grpc.unary_stream_rpc_method_handler(write, **codec)
@@ -87,33 +107,32 @@ class A2aServicer:
 
         async def run(message: Message, context: Context) -> Message:
             self._enter(context)
-            return _to_message(await answer(get_current_principal(), _to_json(message)), response)
+            return _to_message(await answer(get_current_principal(), _check(message)), response)
 
         return grpc.unary_unary_rpc_method_handler(run, **codec)
 
-    def _enter(self, context: Context) -> str | None:
+    def _enter(self, context: Context) -> Cursor | None:
         """Let errors be told in A2A's way, check the version, and return the place to resume at."""
         get_current_call().describe = self._build_status
         metadata = {key: str(text) for key, text in context.invocation_metadata() or ()}
         self._operations.require_version(metadata.get(_VERSION_KEY))
-        return metadata.get(_CURSOR_KEY)
+        place = metadata.get(_CURSOR_KEY)
+        return None if place is None else self._operations.read_cursor(place)
 
-    async def _write(
-        self, updates: AsyncGenerator[dict[str, Any] | None, None], context: Context, response: type[Message]
-    ) -> None:
+    async def _write(self, updates: AsyncGenerator[_Update, None], context: Context, response: type[Message]) -> None:
         self._observer.stream_opened(TRANSPORT)
         try:
             with StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(updates):
                     async for update in updates:
-                        if update is not None:
-                            await watch.write_within(context.write(_to_message(update, response)))
+                        if update.body is not None:
+                            await watch.write_within(context.write(_to_message(update.body, response)))
         finally:
             self._observer.stream_closed(TRANSPORT)
 
     def _build_status(self, error: ReasondError, *, call_id: str) -> status_pb2.Status:
         """Return the status of an error; details that do not fit the trailers are left out."""
-        name, message, details = self._operations.tell_error(error, call_id)
+        name, message, details, _ = self._operations.tell_error(error, call_id)
         status = status_pb2.Status(code=grpc.StatusCode[name].value[0], message=clip_message(message))
         for detail in details:
             kind = getattr(error_details_pb2, str(detail["@type"]).rpartition(".")[2])
@@ -122,6 +141,38 @@ class A2aServicer:
             if status.ByteSize() + packed.ByteSize() < MAX_STATUS_BYTES:
                 status.details.append(packed)
         return status
+
+
+def check_json(operation: str, given: Json) -> Json:
+    """Return the parameters of an operation as its proto has them; members that it does not have are left out.
+
+    Raises:
+        InvalidRequestError: a member has another form, or one is missing that must be there.
+    """
+    request = GetMessageClass(SERVICE.methods_by_name[operation].input_type)()
+    try:
+        json_format.ParseDict(dict(given), request, ignore_unknown_fields=True)
+    except (json_format.ParseError, ValueError, OverflowError) as error:
+        # Its own words are not passed on, but where it stopped reading.
+        field = ".".join(_FIELD.findall(str(error))) or "params"
+        raise InvalidRequestError.of(Violation(field=field, description="does not have the form of A2A 1.0")) from None
+    return _check(request)
+
+
+def _check(request: Message) -> Json:
+    """Return a request as JSON, with its whole numbers. Raises as `check_json`."""
+    try:
+        validate_proto_required_fields(request)
+    except InvalidParamsError as error:
+        missing = (error.data or {}).get("errors", ())
+        raise InvalidRequestError.of(
+            *(Violation(field=each["field"], description="must be given") for each in missing)
+        ) from None
+    try:
+        found: Json = restore_whole(_to_json(request), levels=_MOST_LEVELS)
+    except ValueError as error:
+        raise InvalidRequestError.of(Violation(field="params", description=str(error))) from None
+    return found
 
 
 def _to_json(message: Message) -> dict[str, Any]:

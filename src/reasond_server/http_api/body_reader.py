@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from reasond_server.access import audit
 from reasond_server.base.addresses import find_network
 from reasond_server.errors.access import AccessError
 from reasond_server.errors.base import show
 from reasond_server.http_api.connection_cap import EvictionQueue
-from reasond_server.http_api.exchange import ClientGoneError, RefusalError
+from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
+from reasond_server.http_api.exchange import ClientGoneError, RefusalError, find_host
 
 if TYPE_CHECKING:
-    from reasond_server.http_api.exchange import Exchange, Receive, RequestHeaders
+    from collections.abc import Callable, Coroutine
+
+    from reasond_server.http_api.exchange import Exchange, Receive, RequestHeaders, Scope
+
+T = TypeVar("T")
 
 
 _JSON_ONLY: Final = "send the call as 'Content-Type: application/json'"
@@ -206,6 +211,30 @@ async def read_call_body(
                 raise
     has_arrived = exchange.has_whole_body
     return await body_reader.read(declared, receive, has_arrived=has_arrived, is_known=is_known, host=host)
+
+
+async def answer_call(
+    exchange: Exchange,
+    scope: Scope,
+    receive: Receive,
+    *,
+    gate: HeaderGate,
+    body_reader: BodyReader,
+    answer: Callable[[bytearray], Coroutine[Any, Any, T]],
+    also: str = "application/json",
+) -> T:
+    """Return what `answer` makes of the body of a call, which is held until then; it is cancelled if the client leaves.
+
+    The body is JSON, by this name or `also` by another one.
+
+    Raises as `read_call_body` and `answer`.
+    """
+    host, disconnect = find_host(scope), find_disconnect(scope)
+    body = await read_call_body(exchange, receive, gate=gate, body_reader=body_reader, host=host, media_type=also)
+    try:
+        return await run_unless_disconnected(answer(body), disconnect)
+    finally:
+        body_reader.release(body)
 
 
 def require_plain(headers: RequestHeaders) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
@@ -15,12 +16,11 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.body_reader import read_call_body
+from reasond_server.http_api.body_reader import answer_call
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.exchange import (
     RefusalError,
     find_exchange,
-    find_host,
     frame_event,
     send_answer,
     send_described,
@@ -182,25 +182,24 @@ class OpenAiEndpoint:
             await send_described(send, answer)
 
     async def _complete(self, method: str, calls: Calls, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = calls.exchange
-        disconnect = find_disconnect(scope)
         try:
-            body = await read_call_body(
-                exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
+            answer = await answer_call(
+                calls.exchange,
+                scope,
+                receive,
+                gate=self._gate,
+                body_reader=self._body_reader,
+                answer=partial(_answer, method, calls, send),
             )
         except ReasondError as error:
             # The rest of the body is not read.
             await send_described(send, calls.refuse(error), _CLOSE)
             return
-        try:
-            answer = await run_unless_disconnected(_answer(method, calls, body, send), disconnect)
-        finally:
-            self._body_reader.release(body)
         if answer is not None:
             await send_described(send, answer)
 
 
-async def _answer(method: str, calls: Calls, body: bytearray, send: Send) -> Mapping[str, Any] | None:
+async def _answer(method: str, calls: Calls, send: Send, body: bytearray) -> Mapping[str, Any] | None:
     """Return the answer to a request as {status, headers, body}; None if it was streamed."""
     try:
         params = await _read(body, calls.exchange)

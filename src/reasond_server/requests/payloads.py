@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
@@ -28,6 +29,9 @@ _INT32_MAX: Final = 2**31 - 1
 _INT64_EXACT: Final = 2**53 - 1
 _MAX_SECONDS: Final = 10**9
 _NOTHING: Final = object()
+# Protobuf reads 100 levels of messages, three for an object within an object.
+_MOST_LEVELS: Final = 26
+_LARGEST: Final = sys.float_info.max
 
 
 class ShapeError(Exception):
@@ -175,6 +179,24 @@ def measure_depth(value: object) -> int:
         ]
         depth += 1
     return depth - 1
+
+
+def restore_whole(value: Any, *, levels: int = _MOST_LEVELS) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value with its whole numbers: a Struct of protobuf has every number as a double.
+
+    Raises:
+        ValueError: a number is larger than a double, or the value nested deeper than readers of protobuf take it within
+            a list of messages.
+    """
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"must be nested at most {_MOST_LEVELS} levels deep")
+        if isinstance(value, list):
+            return [restore_whole(each, levels=levels - 1) for each in value]
+        return {name: restore_whole(each, levels=levels - 1) for name, each in value.items()}
+    if isinstance(value, int | float) and not -_LARGEST <= value <= _LARGEST:
+        raise ValueError("must have numbers between -1.8e308 and 1.8e308")
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def require_wrote(wrote: Wrote, *, strategy: str) -> Wrote:

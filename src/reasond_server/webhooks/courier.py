@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -12,23 +11,22 @@ from urllib.parse import urlsplit
 
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import ReasondError, SettingsError
-from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError, Target
+from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
 from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
+from reasond_server.webhooks.parcels import Parcel
 from reasond_server.webhooks.webhook_messages import build_budget_notices, build_headers
 from reasond_server.webhooks.webhook_policy import Form, decode_secret
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.store import Notice
     from reasond_server.telemetry.observers import WebhookObserver
     from reasond_server.tools.address_checks import Resolve
     from reasond_server.webhooks.outbox import Letter, Outbox
+    from reasond_server.webhooks.parcels import Packer, Render
     from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookPolicy
-
-Render = Callable[["Letter"], Awaitable[bytes | None]]
-"""Returns the body of a message in another form; None if there is nothing to tell."""
 
 _log = logging.getLogger("reasond.webhooks")
 _LOOK_S: Final = 1.0
@@ -46,26 +44,35 @@ _MOST_TOLD: Final = 100_000
 
 
 class _Receiver:
-    """One receiver: its vetted URL, its keys and the policy of its addresses."""
+    """One receiver of the operator: its vetted URL, its keys and the policy of its addresses."""
 
     def __init__(self, name: str, endpoint: EndpointPolicy) -> None:
         self.name = name
-        self.form = endpoint.form
-        self.keys = [decode_secret(each) for each in endpoint.secrets]
+        self._form = endpoint.form
+        self._keys = [decode_secret(each) for each in endpoint.secrets]
         host = _read_host(endpoint.url)
-        self.policy = AddressPolicy(
+        self._policy = AddressPolicy(
             allow_hosts=(host,),
             allow_private_hosts=(host,) if endpoint.allow_private else (),
             allow_http=endpoint.allow_private,
         )
-        self.target: Target = self.policy.vet_url(endpoint.url)
+        self._target = self._policy.vet_url(endpoint.url)
+
+    async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
+        """See Packer."""
+        body = letter.body.encode() if self._form is Form.REASOND else await render(letter)
+        if body is None:
+            return None
+        headers = build_headers(letter.notice_id, body, keys=self._keys, now=now)
+        return Parcel(target=self._target, policy=self._policy, headers=headers, body=body)
 
 
 class Courier:
     """Sends notices until their receivers have confirmed them with a status of 200 to 299, or for `retry_for_s`.
 
     A message whose confirmation was lost is sent again, with the same id. Redirects are not followed; 410 says that the
-    receiver wants nothing more of this message. `render` makes the messages in OpenAI's form, `random` spreads waits.
+    receiver wants nothing more of this message. `render` makes messages in the form of a wire, `random` spreads waits.
+    `more` receivers are those that the operator has not named.
 
     Raises:
         SettingsError: the address of a receiver is refused.
@@ -81,6 +88,7 @@ class Courier:
         random: Callable[[], float],
         observer: WebhookObserver,
         resolve: Resolve | None = None,
+        more: Sequence[Packer] = (),
     ) -> None:
         self._outbox = outbox
         self._policy = policy
@@ -89,7 +97,7 @@ class Courier:
         self._random = random
         self._observer = observer
         self._resolve = resolve
-        self._receivers = open_receivers(policy)
+        self._receivers: list[Packer] = [*open_receivers(policy), *more]
         self._tasks: list[asyncio.Task[None]] = []
         self._told: dict[tuple[str, str], str] = {}
         self._new: list[Notice] = []
@@ -113,7 +121,7 @@ class Courier:
         self._told[tenant, subject] = now.date().isoformat()
         self._new += build_budget_notices(self._policy.endpoints, tenant, subject, left=left, now=now)
 
-    async def _serve(self, receiver: _Receiver) -> None:
+    async def _serve(self, receiver: Packer) -> None:
         looks = 0
         while True:
             has_worked = False
@@ -129,7 +137,7 @@ class Courier:
             if not has_worked:
                 await asyncio.sleep(_LOOK_S)
 
-    async def _work(self, receiver: _Receiver) -> bool:
+    async def _work(self, receiver: Packer) -> bool:
         """Send what is due now; return whether there was something."""
         new, self._new = self._new, []
         try:
@@ -146,13 +154,12 @@ class Courier:
                 raise failure
         return bool(letters)
 
-    async def _deliver(self, receiver: _Receiver, letter: Letter) -> None:
+    async def _deliver(self, receiver: Packer, letter: Letter) -> None:
         """Try once to send a letter, and note what came of it."""
-        try:
-            body = letter.body.encode() if receiver.form is Form.REASOND else await self._render(letter)
-            failure = "" if body is None else await self._send(receiver, letter, body)
-        except ReasondError as error:
-            failure = error.reason
+        failure = await self._send(receiver, letter)
+        if failure is None:
+            await self._outbox.remove(letter)
+            return
         if not failure:
             self._observer.webhook_sent("delivered")
             await self._outbox.remove(letter)
@@ -170,28 +177,33 @@ class Courier:
         _log.warning("a webhook was not taken: %s", failure, extra=facts | {"retry_in_s": round(wait_s, 1)})
         await self._outbox.put_off(letter, wait_s=wait_s)
 
-    async def _send(self, receiver: _Receiver, letter: Letter, body: bytes) -> str:
-        """Send a message; return why it was not taken, empty if it was."""
-        headers = build_headers(letter.notice_id, body, keys=receiver.keys, now=self._now())
+    async def _send(self, receiver: Packer, letter: Letter) -> str | None:
+        """Send a message; return why it was not taken, empty if it was, and None if there was nothing to send."""
+        timeout_s = self._policy.timeout_s
         try:
+            parcel = await receiver.pack(letter, self._render, self._now())
+            if parcel is None:
+                return None
             async with (
-                asyncio.timeout(self._policy.timeout_s),
+                asyncio.timeout(timeout_s),
                 request_vetted(
-                    receiver.target,
-                    receiver.policy,
-                    headers=headers,
-                    timeout_s=self._policy.timeout_s,
-                    body=body,
+                    parcel.target,
+                    parcel.policy,
+                    headers=parcel.headers,
+                    timeout_s=timeout_s,
+                    body=parcel.body,
                     resolve=self._resolve,
                 ) as response,
             ):
                 return "" if response.status in _OK else str(response.status)
+        except ReasondError as error:
+            return error.reason
         except find_failures() as error:
             return describe_cause(error)
 
 
-def open_receivers(policy: WebhookPolicy) -> Sequence[_Receiver]:
-    """Return the receivers; nothing is sent yet.
+def open_receivers(policy: WebhookPolicy) -> Sequence[Packer]:
+    """Return the receivers of the operator; nothing is sent yet.
 
     Raises:
         SettingsError: the address of one is refused.

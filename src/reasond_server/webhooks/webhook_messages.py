@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from reasond_server.eventlog.store import Notice
 from reasond_server.types import ExecutionState, LoggedEvent
 from reasond_server.types.turns import HandedOff
+from reasond_server.webhooks.task_receivers import TASKS
 from reasond_server.webhooks.webhook_policy import Form, Happening
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ Endpoints = Mapping[str, "EndpointPolicy"]
 _OPENAI_WIRE = "openai"
 
 
-def add_notices(endpoints: Endpoints, part: Append) -> Append:
-    """Return `part` with a notice for each receiver that wants to know what it brings about."""
+def add_notices(endpoints: Endpoints, part: Append, *, has_tasks: bool = False) -> Append:
+    """Return `part` with a notice for each receiver that wants to know what it brings about.
+
+    With `has_tasks` clients may have named more, whom one notice stands for.
+    """
     execution, last = part.execution, part.entries[-1] if part.entries else None
     if execution.state is ExecutionState.RUNNING or not isinstance(last, LoggedEvent):
         return part
@@ -42,11 +46,12 @@ def add_notices(endpoints: Endpoints, part: Append) -> Append:
         if _is_wanted(each, happening, execution.tenant)
         and (each.form is Form.REASOND or execution.wire == _OPENAI_WIRE)
     ]
-    if not names:
+    if not names and not has_tasks:
         return part
     body = _write(happening, last.create_time, _describe(execution, last))
     key = f"msg_{execution.execution_id}_{execution.last_sequence}"
-    return replace(part, notices=[_build_notice(name, key, execution, body) for name in names])
+    notices = [_build_notice(name, key, execution, body) for name in names]
+    return replace(part, notices=[*notices, *([_build_notice(TASKS, key, execution, "")] if has_tasks else [])])
 
 
 def build_budget_notices(

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import ReasondError, Violation, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.a2a.a2a_errors import (
-    PUSH_NOT_SUPPORTED,
-    TASK_NOT_CANCELABLE,
-    UNSUPPORTED_OPERATION,
-    A2aError,
-)
+from reasond_server.protocols.a2a.a2a_errors import A2aError, A2aReason
 from reasond_server.protocols.a2a.message_reader import read_own, read_reentry, read_task, require_generation
 from reasond_server.protocols.a2a.task_writer import STATES, TaskWriter, write_log
 from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.repair.service.repair_work import REPAIR
-from reasond_server.types import Heartbeat, TextDelta
+from reasond_server.types import Cursor, ExecutionState, Heartbeat, TextDelta
 from reasond_server.types.turns import HandedOff
 from reasond_server.types.values import value
+from reasond_server.webhooks.task_receivers import TaskReceiver
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator
 
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
-    from reasond_server.protocols.a2a.a2a_params import ListTasksParams, SendParams, TaskParams
+    from reasond_server.protocols.a2a.message_reader import Json
     from reasond_server.protocols.asked_runs import AskedRuns
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import Budget, Cursor, Execution, ExecutionState, HistoryMessage, Principal, StreamEvent
+    from reasond_server.types import Budget, Execution, Principal, StreamEvent
+    from reasond_server.webhooks.task_receivers import TaskReceivers
 
-_MOST_LISTED: Final = 1_000
-_PAGE: Final = 100
+_LARGEST_PAGE: Final = 100
+_MOST_COUNTED: Final = 1_000
 _STATES: Final = {name: state for state, name in STATES.items()}
 
 
@@ -45,234 +46,267 @@ class Update:
     place: str = ""
 
 
+@dataclass(eq=False, kw_only=True)
 class Tasks:
-    """The operations of A2A; `desk` finds executions of every kind, `budget` bounds tasks that name none."""
+    """The operations of A2A; `desk` finds executions of every kind, `budget` bounds tasks that name none.
 
-    def __init__(self, *, runs: AskedRuns, desk: ExecutionDesk, catalogue: ModelCatalogue, budget: Budget) -> None:
-        self._runs = runs
-        self._desk = desk
-        self._catalogue = catalogue
-        self._budget = budget
+    `receivers` keep those that clients name to be told of a task; None if the operator allows none.
+    """
 
-    async def send(self, caller: Principal, params: SendParams) -> dict[str, Any]:
+    runs: AskedRuns
+    desk: ExecutionDesk
+    catalogue: ModelCatalogue
+    budget: Budget
+    receivers: TaskReceivers | None
+
+    async def send(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Take a message, and return its task at its end or once it waits for input; immediately where that is asked.
 
         Raises:
             ReasondError: the message is refused.
         """
-        asked = await self._read(caller, params)
-        task_id = ""
-        try:
-            async with aclosing(self._runs.follow(caller, asked, keep_running=True)) as events:
-                async for event in events:
-                    task_id = event.execution_id
-                    if params.configuration.return_immediately:
-                        break
-        except ReasondError as error:
-            if not error.execution_id:
-                raise
-            # The task tells that it failed.
-            task_id = error.execution_id
-        log = await self._find(caller, task_id)
-        return {"task": write_log(log).write(history_length=params.configuration.history_length)}
+        wanted, body = params.get("configuration", {}), dict[str, Any]()
+        async with aclosing(self._begin(caller, params)) as updates:
+            async for update in updates:
+                if update.body is not None and update.body.keys() & {"task", "message"}:
+                    body = update.body
+                    if wanted.get("returnImmediately"):
+                        return body
+        if "task" in body:
+            log = await self.find(caller, body["task"]["id"])
+            body = {"task": write_log(log).write(history_length=wanted.get("historyLength"))}
+        return body
 
-    def stream(self, caller: Principal, params: SendParams, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
+    def stream(self, caller: Principal, params: Json, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
         """Take a message, and yield its task and the updates to its end, or until it waits for input.
 
         With a `cursor` the message was sent before, and the updates after it are repeated. Raises as `send`.
         """
-        return self._begin(caller, params) if cursor is None else self._observe(caller, cursor.execution_id, cursor)
+        return self._begin(caller, params) if cursor is None else self._observe(caller, params, cursor)
 
-    def subscribe(self, caller: Principal, params: TaskParams, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
+    def subscribe(self, caller: Principal, params: Json, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
         """Yield a task and its updates to its end; with a `cursor` those after it, also of a task that has ended.
 
         Raises as `get`, and A2aError: it has ended.
         """
-        if cursor is not None and cursor.execution_id != params.id:
-            text = f"is of the task {cursor.execution_id}; the request names {show(params.id)}"
+        if cursor is not None and cursor.execution_id != params["id"]:
+            text = f"is of the task {cursor.execution_id}; the request names {show(params['id'])}"
             raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=text))
-        return self._observe(caller, params.id, cursor)
+        return self._observe(caller, params, cursor)
 
-    async def get(self, caller: Principal, params: TaskParams) -> dict[str, Any]:
+    async def get(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Return a task as it is now.
 
         Raises:
             ExecutionNotFoundError: this caller has no such task.
         """
-        log = await self._find(caller, params.id, is_read=True)
-        return write_log(log).write(history_length=params.history_length)
+        log = await self.find(caller, params["id"], is_read=True)
+        return write_log(log).write(history_length=params.get("historyLength"))
 
-    async def cancel(self, caller: Principal, params: TaskParams) -> dict[str, Any]:
+    async def cancel(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Cancel a task, and return it. Raises as `get`, and A2aError: it has ended."""
-        writer = write_log(await self._find(caller, params.id))
-        if not writer.has_ended:
-            require_generation(read_own(params.own), writer.generation)
-            await self._desk.cancel(caller, params.id)
-            writer = write_log(await self._find(caller, params.id))
-            if writer.is_cancelled or not writer.has_ended:
-                return writer.write()
-        raise A2aError(TASK_NOT_CANCELABLE, f"The task {show(params.id)} has ended")
+        log = await self.find(caller, params["id"])
+        if not log.execution.state.has_ended:
+            require_generation(params, log.events[-1].sequence)
+            await self.desk.cancel(caller, params["id"])
+            log = await self.find(caller, params["id"])
+            if log.execution.state is ExecutionState.CANCELLED or not log.execution.state.has_ended:
+                return write_log(log).write()
+        raise A2aError(A2aReason.TASK_NOT_CANCELABLE, f"The task {show(params['id'])} has ended")
 
-    async def list(self, caller: Principal, params: ListTasksParams) -> dict[str, Any]:
+    async def list(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Return a page of the caller's tasks, the newest first; `totalSize` counts 1,000 at most.
+
+        A page looks at as many tasks as it may have: where a filter passes some over, it is short, and has a token.
 
         Raises:
             InvalidRequestError: a filter is not valid.
         """
-        if params.status and params.status not in {*_STATES, "TASK_STATE_UNSPECIFIED"}:
-            known = ", ".join(_STATES)
-            text = f"must be one of {known}, got {show(params.status)}"
+        status, size, token = params.get("status", ""), params.get("pageSize", 50), params.get("pageToken", "")
+        if status and status not in _STATES:
+            text = f"must be one of {', '.join(_STATES)}, got {show(status)}"
             raise InvalidRequestError.of(Violation(field="status", description=text))
-        state = _STATES.get(params.status)
-        tasks: list[dict[str, Any]] = []
-        token, seen = params.page_token, 0
-        while len(tasks) < params.page_size and seen < _MOST_LISTED:
-            page = await self._desk.list(caller, state=state, page_size=params.page_size - len(tasks), page_token=token)
-            seen += len(page.executions)
-            for execution in page.executions:
-                task = await self._list_one(caller, execution, params)
-                if task is not None:
-                    tasks.append(task)
-            token = page.next_page_token
-            if not token:
-                break
-        total = len(tasks)
-        if (token or params.page_token) and not params.context_id:
+        if not 1 <= size <= _LARGEST_PAGE:
+            text = f"must be between 1 and {_LARGEST_PAGE}, got {size}"
+            raise InvalidRequestError.of(Violation(field="pageSize", description=text))
+        state = _STATES.get(status)
+        page = await self.desk.list(caller, state=state, page_size=size, page_token=token)
+        tasks = [task for each in page.executions if (task := await self._list_one(caller, each, params))]
+        total, rest = len(tasks), page.next_page_token
+        if (token or rest) and "contextId" not in params:
             total = await self._count(caller, state)
-        return {"tasks": tasks, "nextPageToken": token, "pageSize": params.page_size, "totalSize": total}
+        return {"tasks": tasks, "nextPageToken": rest, "pageSize": size, "totalSize": total}
 
-    async def _read(self, caller: Principal, params: SendParams) -> Asked:
+    async def create_push(self, caller: Principal, params: Json) -> dict[str, Any]:
+        """Have a receiver told of a task, in place of one with the same id. Raises as `get_push`."""
+        return await self._keep(await self._find_told(caller, params), params)
+
+    async def get_push(self, caller: Principal, params: Json) -> dict[str, Any]:
+        """Return a receiver of a task, without its secrets.
+
+        Raises:
+            A2aError: there is none, or there are no push notifications.
+            ReasondError: there is no such task, or the receiver is refused.
+        """
+        configs = (await self.list_push(caller, params))["configs"]
+        if found := [each for each in configs if each["id"] == params["id"]]:
+            return dict(found[0])
+        raise A2aError(A2aReason.TASK_NOT_FOUND, f"The task has no push notification config {show(params['id'])}")
+
+    async def list_push(self, caller: Principal, params: Json) -> dict[str, Any]:
+        """Return the receivers of a task. Raises as `get_push`."""
+        task = await self._find_told(caller, params)
+        found = await self._require_receivers().list(task.tenant, task.execution_id)
+        return {"configs": [from_json(each.shown) for each in found.values()]}
+
+    async def delete_push(self, caller: Principal, params: Json) -> dict[str, Any]:
+        """Tell a receiver no more, if it is there. Raises as `get_push`."""
+        task = await self._find_told(caller, params)
+        await self._require_receivers().remove(task.tenant, task.execution_id, params["id"])
+        return {}
+
+    def _require_receivers(self) -> TaskReceivers:
+        if self.receivers is None:
+            problem = "This server sends no push notifications"
+            remedy = "Subscribe to the task, read it, or have the operator set [a2a] push_hosts."
+            raise A2aError(A2aReason.PUSH_NOTIFICATION_NOT_SUPPORTED, problem, remedy=remedy)
+        return self.receivers
+
+    async def _find_told(self, caller: Principal, params: Json) -> Execution:
+        self._require_receivers()
+        return (await self.find(caller, params["taskId"], is_read=True)).execution
+
+    def _read_receiver(self, config: Json, task_id: str = "task") -> TaskReceiver:
+        """Return the receiver that a client names. Raises as `get_push`."""
+        headers = {"X-A2A-Notification-Token": config["token"]} if "token" in config else {}
+        shown: dict[str, Any] = {"taskId": task_id, "id": config.get("id", task_id), "url": config["url"]}
+        if asked := config.get("authentication"):
+            headers["Authorization"] = f"{asked['scheme']} {asked.get('credentials', '')}".rstrip()
+            shown["authentication"] = {"scheme": asked["scheme"]}
+        told = to_json(shown).decode()
+        receiver = TaskReceiver(name=shown["id"], url=config["url"], headers=headers, shown=told)
+        self._require_receivers().check(receiver)
+        return receiver
+
+    async def _keep(self, task: Execution, config: Json) -> dict[str, Any]:
+        receiver = self._read_receiver(config, task.execution_id)
+        await self._require_receivers().put(task.tenant, task.execution_id, receiver)
+        return dict(from_json(receiver.shown))
+
+    async def find(self, caller: Principal, task_id: str, *, is_read: bool = False) -> ExecutionLog:
+        """Return the log of a task; one that `is_read` needs the permission to. Raises as `get`."""
+        log = await self.desk.read(caller, task_id, with_plan=True)
+        if log.execution.kind == REPAIR or not log.events:
+            raise ExecutionNotFoundError(f"Execution not found: {show(task_id)}")
+        if is_read:
+            self.desk.require_use(caller, log.execution)
+        return log
+
+    async def _read(self, caller: Principal, params: Json) -> Asked:
         """Return what a message asks for. Raises as `send`."""
-        if params.configuration.task_push_notification_config is not None:
-            raise build_push_error()
-        message = params.message
-        if not message.task_id:
-            earlier = await self._recall(caller, message.reference_task_ids)
-            return read_task(params, self._catalogue, caller, earlier, budget=self._budget)
-        log = await self._find(caller, message.task_id)
+        if push := params.get("configuration", {}).get("taskPushNotificationConfig"):
+            self._read_receiver(push)
+        message = params["message"]
+        if "taskId" not in message:
+            last = message.get("referenceTaskIds", [""])[-1]
+            earlier = recall(last, await self.find(caller, last, is_read=True)) if last else ()
+            return read_task(params, self.catalogue, caller, earlier, budget=self.budget)
+        log = await self.find(caller, message["taskId"])
         writer = write_log(log)
-        if message.context_id and message.context_id != writer.context_id:
+        if message.get("contextId", writer.context_id) != writer.context_id:
             text = f"is not that of the task, {show(writer.context_id)}"
             raise InvalidRequestError.of(Violation(field="message.contextId", description=text))
         asked = read_reentry(params, log, writer.handoff)
         if writer.handoff is not None:
-            require_generation(read_own(params.own), writer.generation)
+            require_generation(params, writer.generation)
         return asked
 
-    async def _recall(self, caller: Principal, task_ids: Sequence[str] | None) -> Sequence[HistoryMessage]:
-        """Return the conversation to the end of the last task that a message refers to. Raises as `get`."""
-        if not task_ids:
-            return ()
-        return recall(task_ids[-1], await self._find(caller, task_ids[-1], is_read=True))
+    async def _begin(self, caller: Principal, params: Json) -> AsyncGenerator[Update, None]:
+        """Yield the task of a message, and its updates, or the answer alone. Raises as `send`."""
+        asked, wanted = await self._read(caller, params), params.get("configuration", {})
+        events = self.runs.follow(caller, asked, include_deltas=asked.include_deltas, keep_running=True)
+        async with aclosing(events):
+            first = await anext(events)
+            while isinstance(first.event, Heartbeat):
+                first = await anext(events)
+            log = await self.find(caller, first.execution_id)
+            if push := wanted.get("taskPushNotificationConfig"):
+                await self._keep(log.execution, push)
+            writer = write_log(log, before=first.sequence + 1)
+            is_bare, task = read_own(params).as_message, writer.write(history_length=wanted.get("historyLength"))
+            drafts = writer.take(*first[1:]) if isinstance(first.event, TextDelta) else ()
+            for body in () if is_bare else ({"task": task}, *drafts):
+                yield _place(writer, body)
+            async with aclosing(_tell(writer, events, stops=True)) as updates:
+                async for update in updates:
+                    yield Update(body=None) if is_bare else update
+            if is_bare:
+                yield _place(writer, writer.write_reply())
 
-    async def _find(self, caller: Principal, task_id: str, *, is_read: bool = False) -> ExecutionLog:
-        """Return the log of a task; one that `is_read` needs the permission to. Raises as `get`."""
-        log = await self._desk.read(caller, task_id, with_plan=True)
-        if log.execution.kind == REPAIR or not log.events:
-            raise ExecutionNotFoundError(f"Execution not found: {show(task_id)}")
-        if is_read:
-            self._desk.require_use(caller, log.execution)
-        return log
-
-    async def _begin(self, caller: Principal, params: SendParams) -> AsyncGenerator[Update, None]:
-        """Yield the task of a message, and its updates. Raises as `send`."""
-        asked = await self._read(caller, params)
-        writer: TaskWriter | None = None
-        async with aclosing(self._runs.follow(caller, asked, keep_running=True)) as events:
-            try:
-                async for event in events:
-                    if writer is None and not isinstance(event.event, Heartbeat):
-                        log = await self._find(caller, event.execution_id)
-                        writer = write_log(log, before=event.sequence + 1)
-                        task = writer.write(history_length=params.configuration.history_length)
-                        yield _place(writer, event.execution_id, {"task": task})
-                        continue
-                    for update in _tell(writer, event):
-                        yield update
-                    if isinstance(event.event, HandedOff):
-                        break
-            except ReasondError:
-                # The last update has told how the task failed.
-                if writer is None or not writer.has_ended:
-                    raise
-
-    async def _observe(self, caller: Principal, task_id: str, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
+    async def _observe(self, caller: Principal, params: Json, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
         """Yield a task and its updates, or those after a place in its log. Raises as `subscribe`."""
-        log = await self._find(caller, task_id)
-        if cursor is None and write_log(log).has_ended:
-            raise A2aError(
-                UNSUPPORTED_OPERATION,
-                f"The task {show(task_id)} has ended",
-                remedy="Read it, or send the header Last-Event-ID to have its updates again.",
-            )
+        task_id = params["id"] if cursor is None else cursor.execution_id
+        log = await self.find(caller, task_id)
+        if cursor is None and log.execution.state.has_ended:
+            text, remedy = f"The task {show(task_id)} has ended", "Read it, or send the header Last-Event-ID."
+            raise A2aError(A2aReason.UNSUPPORTED_OPERATION, text, remedy=remedy)
         after = log.events[-1].sequence if cursor is None else cursor.after_sequence
-        observed = await self._desk.observe(caller, task_id, after_sequence=after)
+        has_deltas = bool(read_own(params).include_deltas)
+        observed = await self.desk.observe(caller, task_id, after_sequence=after, include_deltas=has_deltas)
         writer = write_log(log, before=after + 1)
-        async with aclosing(observed.events) as events:
+        async with aclosing(observed.events) as events, aclosing(_tell(writer, events)) as updates:
             if cursor is None:
-                yield _place(writer, task_id, {"task": writer.write()})
-            try:
-                async for event in events:
-                    for update in _tell(writer, event):
-                        yield update
-            except ReasondError:
-                if not writer.has_ended:
-                    raise
+                yield _place(writer, {"task": writer.write()})
+            async for update in updates:
+                yield update
 
-    async def _list_one(
-        self, caller: Principal, execution: Execution, params: ListTasksParams
-    ) -> dict[str, Any] | None:
+    async def _list_one(self, caller: Principal, execution: Execution, params: Json) -> dict[str, Any] | None:
         """Return the task of an execution, if it is asked for and this caller may read it."""
-        changed = execution.end_time or execution.create_time
-        since = params.status_timestamp_after
-        if execution.kind == REPAIR or (since is not None and execution.state.has_ended and changed < since):
+        changed, since = execution.end_time or execution.create_time, params.get("statusTimestampAfter")
+        is_old = since is not None and execution.state.has_ended and changed < datetime.fromisoformat(since)
+        if execution.kind == REPAIR or is_old:
             return None
         try:
-            writer = write_log(await self._find(caller, execution.execution_id, is_read=True))
+            writer = write_log(await self.find(caller, execution.execution_id, is_read=True))
         except ReasondError:
             return None
-        if params.context_id and writer.context_id != params.context_id:
+        if params.get("contextId", writer.context_id) != writer.context_id:
             return None
-        return writer.write(
-            history_length=0 if params.history_length is None else params.history_length,
-            has_artifacts=params.include_artifacts,
-        )
+        # JSON of protos leaves out what is false.
+        return writer.write(history_length=params.get("historyLength", 0), has_artifacts="includeArtifacts" in params)
 
     async def _count(self, caller: Principal, state: ExecutionState | None) -> int:
         count, token = 0, ""
-        while count < _MOST_LISTED:
-            page = await self._desk.list(caller, state=state, page_size=_PAGE, page_token=token)
+        while count < _MOST_COUNTED:
+            page = await self.desk.list(caller, state=state, page_size=_LARGEST_PAGE, page_token=token)
             count += sum(one.kind != REPAIR for one in page.executions)
-            token = page.next_page_token
-            if not token:
+            if not (token := page.next_page_token):
                 break
         return count
 
 
-def build_push_error() -> A2aError:
-    """Return the refusal of everything about push notifications."""
-    problem = "This server sends no push notifications to addresses of clients"
-    return A2aError(PUSH_NOT_SUPPORTED, problem, remedy="Subscribe to the task, or read it.")
+async def _tell(
+    writer: TaskWriter, events: AsyncGenerator[StreamEvent, None], *, stops: bool = False
+) -> AsyncGenerator[Update, None]:
+    """Yield the updates that events mean, until the task waits where that `stops`.
 
-
-async def refuse(error: A2aError, _caller: Principal, _params: object) -> dict[str, Any]:
-    """Refuse an operation that is not offered.
+    Only the last update of an event has a place to resume at.
 
     Raises:
-        A2aError: always.
+        ReasondError: the stream failed before the last update has told how the task ended.
     """
-    raise error.copy()
+    try:
+        async for event in events:
+            bodies = [*writer.take(event.sequence, event.create_time, event.event)] or [None]
+            for body in bodies[:-1]:
+                yield Update(body=body)
+            yield _place(writer, bodies[-1])
+            if stops and isinstance(event.event, HandedOff):
+                break
+    except ReasondError:
+        if not writer.has_ended:
+            raise
 
 
-def _tell(writer: TaskWriter | None, event: StreamEvent) -> Iterator[Update]:
-    """Yield the updates that an event means; only the last has a place to resume at."""
-    if writer is None or isinstance(event.event, Heartbeat | TextDelta):
-        yield Update(body=None)
-        return
-    updates = [*writer.take(event.sequence, event.create_time, event.event)]
-    for update in updates:
-        yield _place(writer, event.execution_id if update is updates[-1] else "", update)
-
-
-def _place(writer: TaskWriter, task_id: str, body: dict[str, Any]) -> Update:
-    return Update(body=body, place=f"{task_id}:{writer.generation}" if task_id else "")
+def _place(writer: TaskWriter, body: dict[str, Any] | None) -> Update:
+    return Update(body=body, place=f"{writer.task_id}:{writer.generation}")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
-from reasond_server.protocols.a2a.a2a_params import EXTENSION, restore_whole
-from reasond_server.protocols.a2a.message_reader import read_echo
+from reasond_server.protocols.a2a.message_reader import EXTENSION, read_echo
 from reasond_server.protocols.followed_runs import FollowedRun
 from reasond_server.reasoning.strategy_work import read_planned_task
-from reasond_server.types import ExecutionState, Result
+from reasond_server.requests.payloads import restore_whole
+from reasond_server.types import ExecutionState, Heartbeat, Result, TextDelta
 from reasond_server.types.turns import HandedOff, Reentered, TurnResult, TurnStarted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from reasond_server.executions.desk import ExecutionLog
@@ -34,19 +34,22 @@ _JSON: Final = "application/json"
 
 
 class TaskWriter:
-    """Takes the events of a log in order. `handoff` is what the task waits for; `generation` its last event."""
+    """Takes the events of a log in order. `handoff` is what the task waits for; `generation` its last event.
+
+    `context_id` is the context that the client has named; without one, a context of the task alone. `draft` says
+    whether the client has text that is not logged; None if that is not known.
+    """
 
     def __init__(self, log: ExecutionLog) -> None:
         """Begin the task of `log`, before its first event."""
-        self._id = log.execution.execution_id
         self._run = FollowedRun()
-        self._run.execution_id = self._id
+        self._run.execution_id = self.task_id = self.context_id = log.execution.execution_id
         self._steps: list[dict[str, Any]] = []
-        self._answer: dict[str, Any] | None = None
+        self._answer: list[dict[str, Any]] = []
         self._history: list[dict[str, Any]] = []
         self._warnings: list[str] = []
-        self._context_id = self._id
         self._is_json = False
+        self.draft: bool | None = False
         self._status: dict[str, Any] = {"state": "TASK_STATE_SUBMITTED", "timestamp": _tell(log.execution.create_time)}
         self.handoff: HandedOff | None = None
         self.has_ended = False
@@ -55,8 +58,17 @@ class TaskWriter:
         if asked is not None:
             self._begin(asked.echo_json)
 
-    def take(self, sequence: int, at: datetime, event: Event) -> Iterator[dict[str, Any]]:
-        """Take in an event, and yield the updates that it means."""
+    def take(self, sequence: int, at: datetime, event: Event | Heartbeat | TextDelta) -> Iterator[dict[str, Any]]:
+        """Take in an event, and yield the updates that it means.
+
+        Text that is being written is appended to the steps; once its step is logged, all of them take its place.
+        """
+        if isinstance(event, Heartbeat | TextDelta):
+            if isinstance(event, TextDelta):
+                has_begun = bool(self._steps) or self.draft is True
+                yield self._update_artifact(_STEPS, [{"text": event.text}], append=has_begun)
+                self.draft = True
+            return
         self.generation = sequence
         step = self._run.take(event).strip()
         if isinstance(event, TurnStarted):
@@ -66,28 +78,26 @@ class TaskWriter:
             self._status = {"state": STATES[ExecutionState.RUNNING], "timestamp": _tell(at)}
         if step:
             self._steps.append({"text": step})
-            yield self._update_artifact(_STEPS, self._steps[-1:], append=len(self._steps) > 1)
+            is_next = len(self._steps) > 1 and self.draft is False
+            yield self._update_artifact(_STEPS, self._steps[-1:] if is_next else self._steps, append=is_next)
+            self.draft = False
         if isinstance(event, HandedOff):
             self.handoff = event
-            message = self._write_message(sequence, _describe_handoff(event))
-            yield self._change(ExecutionState.SUSPENDED, at, message)
+            yield self._change(ExecutionState.SUSPENDED, at, _describe_handoff(event))
         elif isinstance(event, Reentered):
             self.handoff = None
             if "message" in self._status:
                 self._history.append(self._status["message"])
-            self._remember(read_echo(event.echo_json))
+            self._remember(event.echo_json)
             yield self._change(ExecutionState.RUNNING, at)
         elif isinstance(event, Result | TurnResult):
-            yield from self._end(sequence, at, event)
+            yield from self._end(at, event)
 
     def write(self, *, history_length: int | None = None, has_artifacts: bool = True) -> dict[str, Any]:
         """Return the task as it is now, with at most `history_length` of its last messages; None for all."""
-        task: dict[str, Any] = {"id": self._id, "contextId": self._context_id, "status": self._status}
-        artifacts = [
-            {"artifactId": name, "name": name, "parts": parts}
-            for name, parts in ((_ANSWER, [self._answer] if self._answer else []), (_STEPS, self._steps))
-            if parts
-        ]
+        task: dict[str, Any] = {"id": self.task_id, "contextId": self.context_id, "status": self._status}
+        named = ((_ANSWER, self._answer), (_STEPS, self._steps))
+        artifacts = [{"artifactId": name, "name": name, "parts": [*parts]} for name, parts in named if parts]
         if artifacts and has_artifacts:
             task["artifacts"] = artifacts
         history = self._history if history_length is None else self._history[-history_length:] if history_length else []
@@ -98,65 +108,47 @@ class TaskWriter:
             own |= {to_camel(name): value for name, value in self._run.describe(self._warnings).items()}
         return {**task, "metadata": {EXTENSION: own}}
 
-    @property
-    def context_id(self) -> str:
-        """The context that the client has named; without one, a context of the task alone."""
-        return self._context_id
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the task was cancelled."""
-        return bool(self._status["state"] == STATES[ExecutionState.CANCELLED])
+    def write_reply(self) -> dict[str, Any]:
+        """Return the answer as a message, or without one the task."""
+        return {"message": self._write_message(self._answer)} if self._answer else {"task": self.write()}
 
     def _begin(self, echo_json: str) -> None:
         echo = read_echo(echo_json)
         self._warnings += echo.get("warnings", ())
-        self._context_id = echo.get("contextId") or self._id
-        self._remember(echo)
+        self.context_id = echo.get("contextId") or self.task_id
+        self._remember(echo_json)
 
-    def _remember(self, echo: Mapping[str, Any]) -> None:
+    def _remember(self, echo_json: str) -> None:
         """Add what a log keeps of a message of the client to the history."""
-        if echo:
-            said = {name: each for name, each in echo.items() if name != "warnings"}
-            self._history.append({**said, "taskId": self._id, "contextId": self._context_id})
+        if echo := read_echo(echo_json):
+            echo.pop("warnings", None)
+            self._history.append({**echo, "taskId": self.task_id, "contextId": self.context_id})
 
-    def _end(self, sequence: int, at: datetime, event: Result | TurnResult) -> Iterator[dict[str, Any]]:
+    def _end(self, at: datetime, event: Result | TurnResult) -> Iterator[dict[str, Any]]:
         self.handoff, self.has_ended = None, True
-        content = self._run.content
-        if content:
-            self._answer = write_answer(
-                content, is_json=self._is_json or (isinstance(event, Result) and bool(event.answer_json))
-            )
-            yield self._update_artifact(_ANSWER, [self._answer], append=False)
-        message = None
-        if event.error is not None:
-            message = self._write_message(sequence, [{"text": event.error.headline}])
-        state = ExecutionState.SUCCEEDED
-        if event.finish_reason is not None:
-            state = ExecutionState.after(event.finish_reason)
-        yield self._change(state, at, message)
+        if content := self._run.content:
+            is_json = self._is_json or (isinstance(event, Result) and bool(event.answer_json))
+            self._answer = [write_answer(content, is_json=is_json)]
+            yield self._update_artifact(_ANSWER, self._answer, append=False)
+        state = ExecutionState.after(event.finish_reason) if event.finish_reason else ExecutionState.SUCCEEDED
+        yield self._change(state, at, [] if event.error is None else [{"text": event.error.headline}])
 
-    def _change(self, state: ExecutionState, at: datetime, message: dict[str, Any] | None = None) -> dict[str, Any]:
-        self._status = {"state": STATES[state], "timestamp": _tell(at), **({"message": message} if message else {})}
+    def _change(self, state: ExecutionState, at: datetime, parts: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        message = {"message": self._write_message(parts)} if parts else {}
+        self._status = {"state": STATES[state], "timestamp": _tell(at), **message}
         return {"statusUpdate": self._place({"status": self._status})}
 
-    def _update_artifact(self, name: str, parts: list[dict[str, Any]], *, append: bool) -> dict[str, Any]:
-        artifact = {"artifactId": name, "name": name, "parts": parts}
-        update = {"artifact": artifact, "append": append, "lastChunk": name == _ANSWER}
-        return {"artifactUpdate": self._place(update)}
+    def _update_artifact(self, name: str, parts: Sequence[dict[str, Any]], *, append: bool) -> dict[str, Any]:
+        artifact = {"artifactId": name, "name": name, "parts": [*parts]}
+        return {"artifactUpdate": self._place({"artifact": artifact, "append": append, "lastChunk": name == _ANSWER})}
 
     def _place(self, update: dict[str, Any]) -> dict[str, Any]:
         metadata = {EXTENSION: {"generation": self.generation}}
-        return {"taskId": self._id, "contextId": self._context_id, **update, "metadata": metadata}
+        return {"taskId": self.task_id, "contextId": self.context_id, **update, "metadata": metadata}
 
-    def _write_message(self, sequence: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "messageId": f"{self._id}-{sequence}",
-            "taskId": self._id,
-            "contextId": self._context_id,
-            "role": "ROLE_AGENT",
-            "parts": parts,
-        }
+    def _write_message(self, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        names = {"messageId": f"{self.task_id}-{self.generation}", "taskId": self.task_id, "contextId": self.context_id}
+        return {**names, "role": "ROLE_AGENT", "parts": [*parts]}
 
 
 def write_answer(content: str, *, is_json: bool) -> dict[str, Any]:
@@ -171,19 +163,15 @@ def write_log(log: ExecutionLog, *, before: int | None = None) -> TaskWriter:
         if before is None or logged.sequence < before:
             for _ in writer.take(logged.sequence, logged.create_time, logged.event):
                 pass
+    writer.draft = None
     return writer
 
 
-def _describe_handoff(event: HandedOff) -> list[dict[str, Any]]:
+def _describe_handoff(event: HandedOff) -> Sequence[dict[str, Any]]:
     """Return the parts that tell what a task waits for: a sentence for people, and the calls for programs."""
     calls = [
-        {
-            "callId": one.call.call_id,
-            "name": one.call.name,
-            "arguments": _read_json(one.call.arguments_json or "{}"),
-            "kind": one.kind.value,
-            "idempotencyKey": one.idempotency_key,
-        }
+        {"callId": one.call.call_id, "name": one.call.name, "kind": one.kind.value}
+        | {"arguments": _read_json(one.call.arguments_json or "{}"), "idempotencyKey": one.idempotency_key}
         for one in event.calls
     ]
     names = ", ".join(one.call.name for one in event.calls)

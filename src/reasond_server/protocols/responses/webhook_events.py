@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
-from reasond_server.executions.desk import ExecutionLog
+from reasond_server.executions.desk import read_log
 from reasond_server.protocols.responses.response_json import ResponseRef
 from reasond_server.protocols.responses.response_service import write_response
 from reasond_server.types.turns import Reentered
@@ -28,14 +27,10 @@ async def write_response_event(
     Raises:
         ReasondError: the store cannot be read.
     """
-    try:
-        execution = await store.find(tenant, execution_id)
-        events = [each for each in await store.read(tenant, execution_id) if each.sequence <= sequence]
-        checkpoint = await store.read_checkpoint(tenant, execution_id, with_records=False)
-    except (ExecutionNotFoundError, CursorExpiredError):
+    log = await read_log(store, tenant, execution_id, until=sequence)
+    if log is None:
         return None
-    log = ExecutionLog(execution=execution, events=events, plan=checkpoint.plan)
-    begun = [each.sequence - 1 for each in events if isinstance(each.event, Reentered)]
+    begun = [each.sequence - 1 for each in log.events if isinstance(each.event, Reentered)]
     ref = ResponseRef(execution_id=execution_id, after=begun[-1] if begun else 0)
     response = write_response(ref, log)
     status = response["status"]
