@@ -8,10 +8,13 @@ adds a token, makes each id unique, and adds our parameters to a message: the st
 else passes it unchanged. An answer that is a JSON object with the member `part` is sent as that part, because
 strategies have no other way to answer with files.
 
-In November 2026 (commit 357c4a8 of the kit, without push notifications) 210 pass, 46 are skipped and 9 fail: three want
-a bare message for an answer, which no task here is; the others contradict A2A 1.0.1. CORE-SEND-003 (3) takes the error
-that it expects for a failure, HTTP_JSON-SVC-001 wants application/json where the specification has
-application/a2a+json, and GRPC-ERR-002 (2) wants UNIMPLEMENTED where it has FAILED_PRECONDITION.
+In November 2026 (commit 357c4a8 of the kit, with push notifications) 239 pass, 21 are skipped, and 5 fail, each where
+the kit contradicts A2A 1.0.1:
+
+- CORE-SEND-003 over the three bindings: a part of an unknown media type is refused with ContentTypeNotSupportedError,
+  which the kit expects and then counts as a failed operation.
+- HTTP_JSON-SVC-001: the kit wants application/json where section 11.1 has application/a2a+json.
+- GRPC-ERR-002: the kit wants UNIMPLEMENTED for VersionNotSupportedError where section 5.4 has FAILED_PRECONDITION.
 """
 
 from __future__ import annotations
