@@ -64,6 +64,41 @@ RESPONSES_BODY: Final = {
     "stream_options": {"include_obfuscation": False},
     "reasond": OWN,
 }
+MESSAGES_BODY: Final = {
+    "model": "reasond",
+    "max_tokens": 1000,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hello."}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                {"type": "tool_use", "id": "c", "name": "search", "input": {"q": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "found"}]}],
+        },
+        {"role": "assistant", "content": "Found."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "document", "title": "a", "source": {"type": "text", "data": "It is 42."}},
+                {"type": "search_result", "title": "b", "source": "c", "content": [{"type": "text", "text": "So."}]},
+                {"type": "text", "text": "What is 6 times 7?"},
+            ],
+        },
+    ],
+    "tools": [{"name": "search", "description": "Searches.", "input_schema": FUNCTION["parameters"]}],
+    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 1000},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA["schema"]}},
+    "stop_sequences": ["END"],
+    "temperature": 1,
+    "reasond": OWN,
+}
 ODD: Final[tuple[Any, ...]] = (5, "odd", ["odd", []], {"odd": []})
 
 
@@ -88,7 +123,12 @@ def put(body: Any, place: tuple[str | int, ...], odd: object) -> Any:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [(CHAT, CHAT_BODY), (RESPONSES, RESPONSES_BODY), (f"{RESPONSES}/input_tokens", RESPONSES_BODY)],
+    [
+        (CHAT, CHAT_BODY),
+        (RESPONSES, RESPONSES_BODY),
+        (f"{RESPONSES}/input_tokens", RESPONSES_BODY),
+        ("/v1/messages", MESSAGES_BODY),
+    ],
 )
 async def test_no_member_of_another_type_is_a_failure_of_the_server(path: str, body: dict[str, Any]) -> None:
     failed: list[object] = []

@@ -117,7 +117,7 @@ def _convert(block: object) -> Mapping[str, Any]:
         url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data') or ''}"
         return {"type": "image_url", "image_url": {"url": url}}
     if kind == "search_result":
-        texts = [block.get("title"), given, *(each.get("text") for each in block.get("content") or ())]
+        texts = [block.get("title"), given, read_content("", block.get("content"), is_asked=False).text]
         return {"type": "text", "text": "\n".join(str(text) for text in texts if text)}
     return _convert_document(block, source) if kind == "document" else block
 

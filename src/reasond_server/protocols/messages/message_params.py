@@ -67,7 +67,7 @@ class MessageParams(WireParams):
     @property
     def shows_thinking(self) -> bool:
         """Whether the steps are told; a client that does not ask takes the first block for the answer."""
-        return (self.thinking or {}).get("type") not in {None, "disabled"}
+        return (self.thinking or {}).get("type") not in [None, "disabled"]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -133,6 +133,6 @@ def _read_offer(tools: Sequence[Mapping[str, Any]], choice: Mapping[str, Any]) -
 
 def _describe_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a tool as it is read here; what its vendor's server would run keeps its type, and is not offered."""
-    if tool.get("type") not in {None, "custom"}:
+    if tool.get("type") not in [None, "custom"]:
         return tool
     return {**tool, "type": "function", "parameters": tool.get("input_schema")}
