@@ -1,11 +1,11 @@
-"""Measure short calls to three servers of which one is busy with long ones, by how a client in Go balances them.
+"""Measure short calls to three servers of which one is busy with long ones, by how a client balances them.
 
-Prints a table and writes results/balancing.json beside this file. Each server has eight places and a model that takes
-100 ms; of the busy one, seven places are held by executions that last as long as the measurement. The client is grpc-go
-(balancing/main.go): in turn, by the load that a stream or the trailers of its calls report, and, as the ideal, in turn
-over the two servers that are not busy. Each policy has three servers of its own in this process, and all are measured
-at the same time: what else the machine does delays them alike. The calls come by chance, and those of the first seconds
-are not counted.
+Prints a table and, for the client in Go, writes results/balancing.json beside this file. Each server has eight places
+and a model that takes 100 ms; of the busy one, seven places are held by executions that last as long as the
+measurement. The client is grpc-go (balancing/main.go) or grpc-js (balancing/balancing.mjs): in turn, by the load that a
+stream or the trailers of its calls report, and, as the ideal, in turn over the two servers that are not busy. Each
+policy has three servers of its own in this process, and all are measured at the same time: what else the machine does
+delays them alike. The calls come by chance, and those of the first seconds are not counted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import reasond
 from benchmarks.machine import circumstances
 from reasond_server.testing import FunctionModel, Reply, running_server
+from scripts.typescript_client import prepare_client
 from tests.clients.scenario_servers import COMMON, mint
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ def find_percentile_ms(took_ms: Sequence[float], percent: int) -> float:
 
 
 async def measure(
-    client: Path, policy: str, servers: Sequence[Listening], options: argparse.Namespace
+    client: Sequence[str | Path], policy: str, servers: Sequence[Listening], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Run the client over the servers, of which the first is busy, and return a row; the ideal leaves that out."""
     used = servers[1:] if policy == IDEAL else servers
     process = await asyncio.create_subprocess_exec(
-        *(str(client), "-policy", json.dumps(POLICIES[policy]), "-token", mint("balancing"), "-rate", str(RATE)),
-        *("-targets", ",".join(each.grpc for each in used), "-counted", f"{options.seconds}s"),
-        *("-warm-up", f"{options.warm_up}s"),
+        *(*client, "--policy", json.dumps(POLICIES[policy]), "--token", mint("balancing"), "--rate", str(RATE)),
+        *("--targets", ",".join(each.grpc for each in used), "--counted", f"{options.seconds}s"),
+        *("--warm-up", f"{options.warm_up}s"),
         stdout=subprocess.PIPE,
     )
     written, _ = await process.communicate()
@@ -106,7 +107,7 @@ async def start_servers(stack: AsyncExitStack) -> list[Listening]:
     return servers
 
 
-async def measure_all(client: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def measure_all(client: Sequence[str | Path], options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure all policies at the same time."""
     async with AsyncExitStack() as stack:
         sets = {policy: await start_servers(stack) for policy in POLICIES}
@@ -118,11 +119,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=int, default=60, help="seconds that count for each policy (%(default)s)")
     parser.add_argument("--warm-up", type=int, default=20, help="seconds before, which do not count (%(default)s)")
+    parser.add_argument("--client", choices=("go", "node"), default="go", help="which gRPC balances (%(default)s)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        client = Path(folder) / "balancing"
-        subprocess.run(["go", "build", "-o", str(client), "."], cwd=FOLDER / "balancing", check=True)
-        rows = asyncio.run(measure_all(client, options))
+    if options.client == "node":
+        prepare_client()
+        rows = asyncio.run(measure_all(("node", FOLDER / "balancing" / "balancing.mjs"), options))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            client = Path(folder) / "balancing"
+            subprocess.run(["go", "build", "-o", str(client), "."], cwd=FOLDER / "balancing", check=True)
+            rows = asyncio.run(measure_all((client,), options))
     ideal = rows[0]["p99_ms"]
     for row in rows:
         row["of_ideal"] = row["p99_ms"] / ideal
@@ -135,6 +141,8 @@ def main() -> None:
         | {"is_met": row["of_ideal"] <= GOAL}
         for row in rows[2:]
     ]
+    if options.client != "go":
+        return
     report = {"circumstances": circumstances(PACKAGES), "rows": rows, "goals": goals}
     RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
 

@@ -44,10 +44,11 @@ class Backends:
 
 @dataclass(frozen=True, kw_only=True)
 class Proxy:
-    """A running proxy: its addresses for gRPC and for HTTP, and the file of its log."""
+    """A running proxy: its addresses for gRPC, for HTTP and for Envoy's administrators, and the file of its log."""
 
     grpc: str
     http: str
+    admin: str
     log: Path
 
 
@@ -173,7 +174,8 @@ async def running_proxy(
     try:
         for port in {ports[0], http_port}:
             await _until_listening(process, port, log)
-        yield Proxy(grpc=f"127.0.0.1:{ports[0]}", http=f"127.0.0.1:{http_port}", log=log)
+        grpc, http, admin = (f"127.0.0.1:{port}" for port in (ports[0], http_port, ports[1]))
+        yield Proxy(grpc=grpc, http=http, admin=admin, log=log)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
