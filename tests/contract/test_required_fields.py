@@ -66,11 +66,14 @@ def find_routes(kind: Descriptor, seen: Sequence[str] = ()) -> Iterator[Route]:
 def write_least(message: Message, route: Route, path: str = "") -> Iterator[str]:
     """Write what is required, and what the route leads through, but not its end; yield the paths of what is written."""
     kind, following = message.DESCRIPTOR, route[0].full_name if route else ""
-    wanted = {field.name: field for field in kind.fields if is_required(field) or field.full_name == following}
+    wanted: dict[str, Any] = {
+        field.name: field for field in kind.fields if is_required(field) or field.full_name == following
+    }
     for oneof in kind.oneofs:
-        own = [field for field in oneof.fields if field.full_name == following]
-        if "Required." in comments_of(oneof.fields[0])[1]:
-            wanted |= {field.name: field for field in own or oneof.fields[:1]}
+        choices: list[Any] = list(oneof.fields)
+        own = [field for field in choices if field.full_name == following]
+        if "Required." in comments_of(choices[0])[1]:
+            wanted |= {field.name: field for field in own or choices[:1]}
     for field in wanted.values():
         is_next = field.full_name == following
         if is_next and len(route) == 1 and is_required(field):
@@ -171,8 +174,8 @@ def test_comments_and_resources_agree_with_the_annotations() -> None:
             ids[field] = resource.type
     assert ids.keys() == {"agent_id", "execution_id", "session_id", "snapshot_id", "turn_id"}
     asked = {each.full_name for rpc in RPCS for route in find_routes(rpc.input_type) for each in route}
-    for name, field in fields.items():
-        options = field.GetOptions().Extensions
-        assert ("Required." in COMMENTED[name].comment) == is_required(field), name
-        if field.name in ids and field.full_name in asked:
-            assert options[resource_pb2.resource_reference].type == ids[field.name], name
+    for name, described in fields.items():
+        options = described.GetOptions().Extensions
+        assert ("Required." in COMMENTED[name].comment) == is_required(described), name
+        if described.name in ids and described.full_name in asked:
+            assert options[resource_pb2.resource_reference].type == ids[described.name], name

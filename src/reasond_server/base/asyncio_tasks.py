@@ -110,11 +110,11 @@ async def interleave(
     try:
         left = len(readers)
         while left:
-            place, each, failure = await came.get()
-            if failure is not None:
-                raise failure
-            yield place, each
-            left -= each is None
+            source, found, error = await came.get()
+            if error is not None:
+                raise error
+            yield source, found
+            left -= found is None
     finally:
         for reader in readers:
             await end_task(reader)

@@ -242,7 +242,7 @@ class ResponseWriter:
         yield self._tell(f"{form.part}.added", **self._locate(form), part=form.empty)
 
     def _write(self, form: _Form, text: str) -> Iterator[ResponseEvent]:
-        more = {"logprobs": []} if form is _MESSAGE else {}
+        more: dict[str, Any] = {"logprobs": []} if form is _MESSAGE else {}
         if text:
             yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **more)
 
