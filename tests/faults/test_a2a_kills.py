@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
-from a2a.types import TaskState
+from a2a.types import Task, TaskState
 from google.protobuf import json_format
 
 from tests.faults.turn_servers import PATIENCE_S, ask_tool, open_servers
 from tests.faults.turn_servers import say as reply
+from tests.receivers import receiving
 from tests.unit.protocols.a2a.agents import BINDINGS, SEARCH, connect, find_calls, read_answer, say, settle
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from tests.faults.turn_servers import Asked, TurnServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]
-A2A = {"REASOND__A2A__ENABLED": "true"}
+A2A = {
+    "REASOND__A2A__ENABLED": "true",
+    "REASOND__A2A__PUSH_HOSTS": '["127.0.0.1"]',
+    "REASOND__A2A__PUSH_ALLOW_PRIVATE": "true",
+}
 
 
 def answer(asked: Asked) -> bytes:
@@ -42,11 +48,19 @@ def reach(server: TurnServer) -> tuple[str, str]:
 
 async def test_a_task_survives_the_process_that_works_on_it(store_url: str, tmp_path: Path) -> None:
     message = say("What is 6 times 7?", message_id="m1", context_id="talk")
-    async with open_servers(tmp_path, store_url, answer) as servers, asyncio.timeout(PATIENCE_S):
+    async with (
+        receiving() as receiver,
+        open_servers(tmp_path, store_url, answer) as servers,
+        asyncio.timeout(PATIENCE_S),
+    ):
         servers.takes_s = lambda: 3_600.0
         async with servers.server(**A2A) as first:
             async with connect(*reach(first)) as site:
-                body = {"message": json_format.MessageToDict(message), "configuration": {"returnImmediately": True}}
+                wanted = {
+                    "returnImmediately": True,
+                    "taskPushNotificationConfig": {"url": receiver.url, "token": "mine"},
+                }
+                body = {"message": json_format.MessageToDict(message), "configuration": wanted}
                 started = (await site.http.post("/a2a/v1/message:send", json=body)).json()["task"]["id"]
             while not servers.asked:  # noqa: ASYNC110 - the model tells nobody
                 await asyncio.sleep(0.01)
@@ -56,6 +70,9 @@ async def test_a_task_survives_the_process_that_works_on_it(store_url: str, tmp_
             found = await site.get("JSONRPC", started)
             assert found.context_id == "talk"
             done = [await site.ask(binding, message) for binding in BINDINGS]
+            (told,) = await receiver.wait_for(1)
+    assert told.headers["x-a2a-notification-token"] == "mine"
+    assert json_format.ParseDict(json.loads(told.body)["task"], Task()) == done[0]
     assert done[0] == done[1] == done[2]
     assert done[0].id == started
     assert done[0].status.state == TaskState.TASK_STATE_COMPLETED

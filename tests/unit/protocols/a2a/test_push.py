@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,3 +176,28 @@ async def test_hosts_need_a_store_that_outlives_the_process() -> None:
     with pytest.raises(SettingsError, match="push_hosts"):
         async with serve_agent(environ=HOSTS):
             pass
+
+
+async def test_an_allowed_host_with_a_private_address_is_not_connected_to(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receiving() as receiver, serve(tmp_path, REASOND__A2A__PUSH_ALLOW_PRIVATE="false") as site:
+        config = name(receiver.url.replace("http:", "https:"))
+        await site.send("GRPC", say("Six by seven?", message_id="m1"), task_push_notification_config=config)
+        async with asyncio.timeout(120):
+            while "may not be connected to" not in caplog.text:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.02)
+        assert not receiver.messages
+        assert "s3cret" not in caplog.text
+
+
+async def test_receivers_are_deleted_with_their_task(tmp_path: Path) -> None:
+    async with serve(tmp_path, Searching()) as site:
+        waiting = await begin(site, "GRPC")
+        client, context = site.clients["GRPC"], site.context()
+        config = name("https://hooks.example.com/a", task_id=waiting.id)
+        await client.create_task_push_notification_config(config, context=context)
+        call = {"jsonrpc": "2.0", "id": 1, "method": "turns.delete", "params": {"turn_id": waiting.id}}
+        assert "result" in (await site.http.post("/api/v1/jsonrpc", json=call)).json()
+        with closing(sqlite3.connect(tmp_path / "r.db")) as rows:
+            assert rows.execute("SELECT count(*) FROM payloads").fetchone() == (0,)

@@ -117,7 +117,8 @@ async def test_text_is_told_while_it_is_written_and_replaced_by_its_step(binding
     pieces = ("Six times ", "seven is ", "42.<answer>42</answer>")
     async with serve_agent(FunctionModel(lambda _: Reply(pieces=pieces, hold=held))) as site:
         message = say("Six by seven?", message_id="m1", own={"includeDeltas": True})
-        told, task_id = [], ""
+        told: list[Any] = []
+        task_id = ""
         request = SendMessageRequest(message=message)
         async for update in site.clients[binding].send_message(request, context=site.context()):
             held.set()
