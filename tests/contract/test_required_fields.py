@@ -66,9 +66,8 @@ def find_routes(kind: Descriptor, seen: Sequence[str] = ()) -> Iterator[Route]:
 def write_least(message: Message, route: Route, path: str = "") -> Iterator[str]:
     """Write what is required, and what the route leads through, but not its end; yield the paths of what is written."""
     kind, following = message.DESCRIPTOR, route[0].full_name if route else ""
-    wanted: dict[str, Any] = {
-        field.name: field for field in kind.fields if is_required(field) or field.full_name == following
-    }
+    fields: list[Any] = list(kind.fields)
+    wanted = {field.name: field for field in fields if is_required(field) or field.full_name == following}
     for oneof in kind.oneofs:
         choices: list[Any] = list(oneof.fields)
         own = [field for field in choices if field.full_name == following]
