@@ -46,6 +46,8 @@ _MOST_TOLD: Final = 100_000
 class _Receiver:
     """One receiver of the operator: its vetted URL, its keys and the policy of its addresses."""
 
+    lanes: Final = 1
+
     def __init__(self, name: str, endpoint: EndpointPolicy) -> None:
         self.name = name
         self._form = endpoint.form
@@ -104,7 +106,11 @@ class Courier:
 
     def begin(self) -> None:
         """Start to send."""
-        self._tasks = [asyncio.create_task(self._serve(each), name=f"webhook {each.name}") for each in self._receivers]
+        self._tasks = [
+            asyncio.create_task(self._serve(each), name=f"webhook {each.name}")
+            for each in self._receivers
+            for _ in range(each.lanes)
+        ]
 
     async def aclose(self) -> None:
         """Stop; what is under way is sent again by the next process."""

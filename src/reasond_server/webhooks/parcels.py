@@ -35,6 +35,11 @@ class Packer(Protocol):
         """The endpoint."""
         ...
 
+    @property
+    def lanes(self) -> int:
+        """How many send at the same time, so that a slow receiver among several holds up some of the others only."""
+        ...
+
     async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
         """Return what is sent `now`; None for nothing.
 

@@ -64,6 +64,7 @@ class TaskReceivers:
     """
 
     name: Final = TASKS
+    lanes: Final = 4
 
     def __init__(
         self, rows: Transactions, outbox: Outbox, *, policy: AddressPolicy, now: Callable[[], datetime]
