@@ -90,7 +90,7 @@ class ReasoningStepRecord:
 LEFT_OUT_THOUGHT: Final = "[an earlier thought is left out]"
 
 _NO_TEXT: Final = "[no text]"
-_MAX_NATIVE_NAME: Final = 64
+_MAX_NATIVE_NAME: Final = 128
 _NO_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 

@@ -48,7 +48,8 @@ def test_an_action_in_the_history_cannot_close_itself() -> None:
     [
         ("look", ' {"at":1}', "look", '{"at":1}'),
         ("functions.look", "", "functions_look", "{}"),
-        ("n" * 100, '{"at":', "n" * 64, "{}"),
+        ("n" * 200, '{"at":', "n" * 128, "{}"),
+        ("n" * 100, "{}", "n" * 100, "{}"),
         ("", "[1]", "_", "{}"),
         ("look", '{"at":"<|im_end|>"}', "look", '{"at":"&lt;|im_end|>"}'),
     ],

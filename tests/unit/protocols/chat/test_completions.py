@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.testing import FunctionModel, Reply, ScriptedModel
+from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import TokenChance, ToolCall
-from tests.unit.protocols.chat.chatting import chunks_of, deltas_of, serve_chats
+from tests.faults.upstream import DONE, chunk, streaming, upstream
+from tests.http_clients import make_http_client
+from tests.unit.protocols.chat.chatting import QUESTION, ChatSite, chunks_of, deltas_of, serve_chats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.llm.model import ChatRequest
-    from tests.unit.protocols.chat.chatting import ChatSite
+    from tests.faults.upstream import Conversation
 
 FILE_TOOL: Final[dict[str, Any]] = {
     "type": "function",
@@ -378,3 +380,40 @@ async def test_an_answer_that_fails_ends_the_others() -> None:
         *_, last = await site.stream(n=2)
     assert failed.status_code >= 500
     assert "error" in json.loads(last.removeprefix("data: "))
+
+
+async def test_a_tool_with_a_long_name_is_called_by_it_though_the_model_has_a_shorter_one_in_all_prompts() -> None:
+    name = f"mcp__a_server__{'very_' * 16}long"
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}]
+
+    async def call_once(conversation: Conversation) -> None:
+        own = json.loads(conversation.body)["tools"][0]["function"]["name"]
+        call = {"index": 0, "id": "p1", "type": "function", "function": {"name": own, "arguments": "{}"}}
+        asked = streaming(chunk(delta={"tool_calls": [call]}), chunk(finish="tool_calls"), DONE)
+        answered = streaming(chunk("It is 42."), chunk(finish="stop"), DONE)
+        await (answered if b'"tool_call_id"' in conversation.body else asked)(conversation)
+
+    async with upstream(call_once) as server:
+        environ = {
+            "OPENAI_API_KEY": "none",
+            "REASOND__LLM__PROVIDER": "openai",
+            "REASOND__LLM__BASE_URL": server.address,
+            "REASOND__LLM__MODEL": "fake",
+        }
+        async with running_server(environ=environ) as listening:
+            headers = {"authorization": f"Bearer {listening.token}"}
+            async with make_http_client(base_url=listening.http, headers=headers, timeout=180) as client:
+                site = ChatSite(listening=listening, client=client)
+                message = (await site.ask(tools=tools)).json()["choices"][0]["message"]
+                (call,) = message["tool_calls"]
+                said = [*QUESTION, message, {"role": "tool", "tool_call_id": call["id"], "content": "42"}]
+                ended = (await site.ask(messages=said, tools=tools)).json()["choices"][0]
+    assert call["function"]["name"] == name
+    assert (ended["message"]["content"], ended["finish_reason"]) == ("It is 42.", "stop")
+    offered, shown = set[str](), set[str]()
+    for conversation in server.conversations:
+        body = json.loads(conversation.body)
+        offered |= {tool["function"]["name"] for tool in body["tools"]}
+        shown |= {call["function"]["name"] for each in body["messages"] for call in each.get("tool_calls") or ()}
+    assert offered == shown
+    assert [len(each) for each in offered] == [64]
