@@ -18,7 +18,7 @@ from google.protobuf import any_pb2, empty_pb2, json_format
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.errors.base import Violation
+from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import TRANSPORT, get_current_call, get_current_principal
 from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, clip_message
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SERVICE: Final = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]
 _VERSION_KEY: Final = "a2a-version"
 _CURSOR_KEY: Final = "last-event-id"
+_ANY_STATE: Final = "TASK_STATE_UNSPECIFIED"
 _FIELD: Final = re.compile(r"Failed to parse (\w+) field")
 # Above the data of a part are four levels, and protobuf reads 26 of them within a list of tasks.
 _MOST_LEVELS: Final = 30
@@ -156,7 +157,12 @@ def check_json(operation: str, given: Json) -> Json:
         # Its own words are not passed on, but where it stopped reading.
         field = ".".join(_FIELD.findall(str(error))) or "params"
         raise InvalidRequestError.of(Violation(field=field, description="does not have the form of A2A 1.0")) from None
-    return _check(request)
+    found = _check(request)
+    # The parser leaves out names of states that it does not know, and a list without a filter has all tasks.
+    if given.get("status", _ANY_STATE) != _ANY_STATE and "status" not in found:
+        text = f"must be a state by the names of A2A 1.0, got {show(given['status'])}"
+        raise InvalidRequestError.of(Violation(field="status", description=text))
+    return found
 
 
 def _check(request: Message) -> Json:
@@ -166,12 +172,17 @@ def _check(request: Message) -> Json:
     except InvalidParamsError as error:
         missing = (error.data or {}).get("errors", ())
         raise InvalidRequestError.of(
-            *(Violation(field=each["field"], description="must be given") for each in missing)
+            *(Violation(field=each["field"], description="must be given, as A2A 1.0 has it") for each in missing)
         ) from None
     try:
         found: Json = restore_whole(_to_json(request), levels=_MOST_LEVELS)
     except ValueError as error:
         raise InvalidRequestError.of(Violation(field="params", description=str(error))) from None
+    for holder in (found, found.get("configuration", {})):
+        if (length := holder.get("historyLength", 0)) < 0:
+            raise InvalidRequestError.of(
+                Violation(field="historyLength", description=f"must be at least 0, got {length}")
+            )
     return found
 
 

@@ -135,8 +135,10 @@ def read_reentry(params: Json, log: ExecutionLog, handoff: HandedOff | None) -> 
 
 def _read_settlement(data: Json) -> Json:
     """Return what a data part says of calls, by the names of the core; `error` in place of `result` is a failure."""
-    found = {name: data.get(name) or () for name in ("toolResults", "decisions")}
-    results, decisions = [[one if isinstance(one, dict) else {} for one in each] for each in found.values()]
+    found = [data.get(name, []) for name in ("toolResults", "decisions")]
+    # What has another form lacks all that must be there.
+    lists = [each if isinstance(each, list) else [{}] for each in found]
+    results, decisions = [[one if isinstance(one, dict) else {} for one in each] for each in lists]
     told = [to_json(one.get("error", one.get("result"))).decode() for one in results]
     return {
         "etag": data.get("etag"),
@@ -206,4 +208,6 @@ def _convert_part(part: Json) -> Json:
         return {"type": part.get("url") or kind}
     if "raw" in part:
         return {"type": "input_file", "file_data": part["raw"], "filename": part.get("filename", "file")}
-    return {"type": "text", "text": part["text"] if "text" in part else to_json(part.get("data")).decode()}
+    if "text" in part or "data" in part:
+        return {"type": "text", "text": part["text"] if "text" in part else to_json(part["data"]).decode()}
+    return {}

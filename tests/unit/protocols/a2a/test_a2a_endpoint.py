@@ -257,6 +257,19 @@ async def test_a_whole_answer_of_a_failed_task_is_the_task() -> None:
         ({"method": "POST", "url": "/a2a/v1/message:send", "content": "[]"}, 400, "INVALID_PARAMS"),
         ({"method": "POST", "url": "/a2a/v1/message:send", "content": "{}"}, 400, "INVALID_PARAMS"),
         ({"method": "GET", "url": "/a2a/v1/tasks?pageSize=x"}, 400, "INVALID_PARAMS"),
+        ({"method": "GET", "url": "/a2a/v1/tasks?pageSize=0"}, 400, "INVALID_PARAMS"),
+        ({"method": "GET", "url": "/a2a/v1/tasks?includeArtifacts=yes"}, 400, "INVALID_PARAMS"),
+        ({"method": "GET", "url": "/a2a/v1/tasks?status=WORKING"}, 400, "INVALID_PARAMS"),
+        ({"method": "GET", "url": "/a2a/v1/tasks?historyLength=-1"}, 400, "INVALID_PARAMS"),
+        (
+            {
+                "method": "POST",
+                "url": "/a2a/v1/message:send",
+                "content": '{"message": {"messageId": "m1", "role": "ROLE_USER", "parts": [{"metadata": {"a": 1}}]}}',
+            },
+            400,
+            "CONTENT_TYPE_NOT_SUPPORTED",
+        ),
         ({"method": "GET", "url": "/a2a/v1/tasks/gone"}, 404, "TASK_NOT_FOUND"),
         ({"method": "POST", "url": "/a2a/v1/tasks/gone:cancel"}, 404, "TASK_NOT_FOUND"),
         (

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Part, Role, TaskState
-from a2a.utils.errors import ContentTypeNotSupportedError, TaskNotCancelableError, UnsupportedOperationError
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
 from google.protobuf import json_format
 
 from reasond_server.testing import FunctionModel, Reply
@@ -240,3 +245,24 @@ async def test_files_and_data_are_read_and_what_is_neither_is_refused() -> None:
         spoken.role = Role.ROLE_AGENT
         with pytest.raises(Exception, match="ROLE_USER"):
             await site.ask("JSONRPC", spoken)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"toolResults": 5},
+        {"toolResults": ["x"], "etag": "x"},
+        {"toolResults": [{"result": 1}], "etag": 5},
+        {"decisions": {"callId": "c"}, "etag": "x"},
+        {"decisions": [{"callId": "c", "approved": "yes"}], "etag": "x"},
+    ],
+)
+async def test_a_settlement_of_another_form_is_refused_and_the_task_waits_on(
+    binding: str, data: dict[str, Any]
+) -> None:
+    async with serve_agent(Searching()) as site:
+        waiting = await begin(site, binding)
+        with pytest.raises(InvalidParamsError):
+            await site.send(binding, settle(data, message_id="m2", task_id=waiting.id))
+        assert await site.get(binding, waiting.id) == waiting
