@@ -45,6 +45,14 @@ class EndedTurn:
     progress: TurnProgress
 
 
+@value
+class EarlierTurns:
+    """The turns before one in its session, the oldest first; `is_cut` is whether there are older ones."""
+
+    turns: Sequence[EndedTurn] = ()
+    is_cut: bool = False
+
+
 def warn_of_left_out(prompts: Iterable[Sequence[ContextItem]]) -> Sequence[str]:
     """Return a warning about what was said before the turn and was left out of one of its `prompts`, if anything."""
     gone = {
@@ -64,19 +72,21 @@ def warn_of_left_out(prompts: Iterable[Sequence[ContextItem]]) -> Sequence[str]:
     return (warning,)
 
 
-async def read_history(store: ExecutionStore, execution: Execution, start: TurnStarted) -> Sequence[EndedTurn]:
-    """Return the ended turns before `execution` in its session, the oldest first; `start` is its first event.
+async def read_history(store: ExecutionStore, execution: Execution, start: TurnStarted) -> EarlierTurns:
+    """Return the ended turns before `execution` in its session; `start` is its first event.
 
     At most the last 50, and those that have a million characters together. Turns without content are left out. The
     revisions of the session decide which ones were before: the clocks of two servers may differ. While the store cannot
     be reached this waits; a run that may not wait so long is stopped from outside.
     """
     if not execution.session_id:
-        return ()
+        return EarlierTurns()
     wanted = ExecutionFilter(kind=TURN, session_id=execution.session_id)
     found: dict[int, EndedTurn] = {}
     characters = 0
-    for each in await _ask(partial(store.page, execution.tenant, wanted, size=_MOST_TURNS + 1, before=None)):
+    page = await _ask(partial(store.page, execution.tenant, wanted, size=_MOST_TURNS + 2, before=None))
+    is_cut = len(page) > _MOST_TURNS + 1
+    for each in page[: _MOST_TURNS + 1]:
         if not each.state.has_ended:
             continue
         try:
@@ -89,10 +99,23 @@ async def read_history(store: ExecutionStore, execution: Execution, start: TurnS
             continue
         characters += _count_characters(progress)
         if characters > _MOST_CHARACTERS:
+            is_cut = True
             break
         if progress.start.message:
             found[progress.start.session_revision] = EndedTurn(turn_id=each.execution_id, progress=progress)
-    return [found[revision] for revision in sorted(found)]
+    return EarlierTurns(turns=[found[revision] for revision in sorted(found)], is_cut=is_cut)
+
+
+def warn_of_cut(earlier: EarlierTurns) -> Sequence[str]:
+    """Return a warning about older turns that are not read, if there are any."""
+    if not earlier.is_cut:
+        return ()
+    warning = (
+        f"Of this session the last {len(earlier.turns)} turns can reach the model, and no older ones: at most "
+        f"{_MOST_TURNS} are read, of {_MOST_CHARACTERS} characters. Say what still counts of the older ones again, or "
+        "begin another session with it."
+    )
+    return (warning,)
 
 
 async def _ask(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:

@@ -421,7 +421,7 @@ async def _read_earlier(store: ExecutionStore, execution: Execution, start: Turn
     """Return the turns before this one in its session; a caller waits less long for the store than a run does."""
     try:
         async with asyncio.timeout(_HISTORY_WAITS_S):
-            return await read_history(store, execution, start)
+            return (await read_history(store, execution, start)).turns
     except TimeoutError:
         raise StoreUnavailableError("The store did not return the earlier turns in time", remedy="Retry.") from None
 

@@ -24,7 +24,7 @@ from reasond_server.runs.run_journal import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
-from reasond_server.turns.history import TURN, read_history, warn_of_left_out
+from reasond_server.turns.history import TURN, EarlierTurns, read_history, warn_of_cut, warn_of_left_out
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED, is_sample
 from reasond_server.turns.providers import ProviderStates
@@ -232,6 +232,7 @@ class TurnWork:
         self.most_usage = NOTHING
         self.records: Sequence[Record] = ()
         self._loop: TurnLoop | None = None
+        self._earlier = EarlierTurns()
 
     @property
     def is_draft(self) -> bool:
@@ -280,6 +281,9 @@ class TurnWork:
             if one.result is not None:
                 tools.keep(one.call, one.result)
         self._charge_earlier_lives(run)
+        if self.progress.handoff is None:
+            # A turn whose hand-off has expired ends without a prompt.
+            self._earlier = await read_history(self.store, run.identity, start)
         run.subscribers.draft = AnswerDraft(run.log.fence - self.progress.reentries)
         self._loop = TurnLoop(
             run=run,
@@ -288,8 +292,7 @@ class TurnWork:
             tools=tools,
             policy=self.policy,
             backends=self.backends,
-            # A turn whose hand-off has expired ends without a prompt.
-            history=() if self.progress.handoff is not None else await read_history(self.store, run.identity, start),
+            history=self._earlier.turns,
             nonce=make_nonces(run.mark)(),
             clock=self.clock,
             observer=self.observer,
@@ -377,7 +380,8 @@ class TurnWork:
     def _warn(self) -> Sequence[str]:
         """Return the warnings about what was left out or not summarised, and about a mode that is gone."""
         names, mode = self.progress.unsummarised, self.progress.mode
-        warnings = [*warn_of_left_out(one.step.context for one in self.progress.replies)]
+        shown = (one.step.context for one in self.progress.replies)
+        warnings = [*warn_of_cut(self._earlier), *warn_of_left_out(shown)]
         if names:
             warnings.append(
                 f"No summary could be used of {', '.join(names)}: it failed, was too long or cited what is not there."

@@ -77,6 +77,19 @@ async def test_a_turn_that_has_expired_ends_so_whether_or_not_its_history_can_be
     assert (await server.log(view.turn.turn_id))[-1].finish_reason is FinishReason.EXPIRED
 
 
+async def test_a_turn_of_a_long_session_says_that_the_oldest_turns_are_not_read() -> None:
+    time = WallClock()
+    server = TurnServer(UnreachableStore(time), ["Well."] * 52, time=time)
+    views = [await server.run(TurnStart(session_id="s1", message=f"Question {place}.")) for place in range(52)]
+
+    warnings = [view.result.warnings if view.result is not None else None for view in views]
+    assert warnings[:51] == [()] * 51
+    (warning,) = warnings[51] or ()
+    assert warning.startswith("Of this session the last 50 turns can reach the model")
+    shown = str(server.model.requests[-1].messages)
+    assert ("Question 0." in shown, "Question 1." in shown) == (False, True)
+
+
 @pytest.mark.parametrize("has_native_tools", [True, False])
 async def test_the_past_of_a_session_is_sent_as_it_was_sent_before(has_native_tools: bool) -> None:  # noqa: FBT001 - a parameter of the test
     time = WallClock()
