@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -37,6 +37,10 @@ async def ask(*replies: bytes) -> AsyncIterator[tuple[aiohttp.ClientSession, str
             yield session, address, connections
     finally:
         server.close()
+        for connection in connections:
+            connection.close()
+            with suppress(ConnectionError):
+                await connection.wait_closed()
 
 
 async def test_some_interim_responses_pass_and_the_connection_is_used_again() -> None:
