@@ -167,21 +167,40 @@ async def test_who_leaves_a_stream_cancels_its_execution() -> None:
 
 MISTAKES: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"url": EXECUTE, "json": {"task": {"query": ""}}}, "task.query", "between 1 and"),
-    ({"url": EXECUTE, "json": {"task": {"riddle": "?"}}}, "task.riddle", "is no field of this request"),
-    ({"url": EXECUTE, "json": {"task": {"query": 7}}}, "task.query", "does not hold what /openapi.json says"),
-    ({"url": EXECUTE, "json": {"task": "?"}}, "task", "does not hold"),
+    ({"url": EXECUTE, "json": {"task": {"riddle": "?"}}}, "task.riddle", "is no field of this request; known are"),
+    ({"url": EXECUTE, "json": {"task": {"query": 7}}}, "task.query", "must be a string, got 7"),
+    ({"url": EXECUTE, "json": {"task": "?"}}, "task", "must be an object, got '?'"),
+    ({"url": EXECUTE, "json": {**TASK, "requestId": "a", "request_id": "b"}}, "request_id", "beside requestId"),
+    ({"url": "/api/v1/executions/a:cancel", "json": {"executionId": "b"}}, "execution_id", "beside executionId"),
     ({"url": EXECUTE, "json": []}, "body", "must be a JSON object"),
-    ({"url": STREAM, "json": {**TASK, "resume": {"execution_id": "e"}}}, "request", "does not hold"),
+    (
+        {"url": STREAM, "json": {**TASK, "resume": {"execution_id": "e"}}},
+        "resume",
+        "cannot stand beside task; leave one of them out",
+    ),
     ({"method": "GET", "url": "/api/v1/executions?pagesize=1"}, "'pagesize'", "did you mean 'page_size'?"),
     ({"method": "GET", "url": "/api/v1/executions?page_size=1&page_size=2"}, "page_size", "twice"),
-    ({"method": "GET", "url": "/api/v1/executions?page_size=many"}, "page_size", "does not hold"),
+    (
+        {"method": "GET", "url": "/api/v1/executions?page_size=many"},
+        "page_size",
+        "must be a whole number of 32 bits, got 'many'",
+    ),
     ({"method": "GET", "url": "/api/v1/executions?page_size=-1"}, "page_size", "must"),
-    ({"method": "GET", "url": "/api/v1/executions?create_time_after=today"}, "create_time_after", "does not hold"),
+    ({"method": "GET", "url": "/api/v1/executions?create_time_after=today"}, "create_time_after", "such as 2026"),
     ({"method": "GET", "url": "/api/v1/executions?create_time_after.seconds=1"}, "'create_time_after", "is no"),
     ({"method": "GET", "url": "/api/v1/executions?DESCRIPTOR.name=1"}, "'DESCRIPTOR.name'", "is no parameter"),
     ({"method": "GET", "url": "/api/v1/turns/t/toolResults/c?range=1"}, "'range'", "is no parameter"),
+    (
+        {"method": "GET", "url": "/api/v1/turns/t/toolResults/c?range.offset=x"},
+        "range.offset",
+        "must be a whole number",
+    ),
     ({"method": "GET", "url": "/api/v1/turns/t/toolResults/c?range.offset.x=1"}, "'range.offset.x'", "is no"),
-    ({"method": "GET", "url": "/api/v1/executions/e:follow?include_deltas=yes"}, "include_deltas", "does not hold"),
+    (
+        {"method": "GET", "url": "/api/v1/executions/e:follow?include_deltas=yes"},
+        "include_deltas",
+        "must be true or false, got 'yes'",
+    ),
 )
 REFUSALS = (
     ("GET", "/api/v1/nothing", 404),

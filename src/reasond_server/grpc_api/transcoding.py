@@ -6,7 +6,6 @@ The handlers are those of the servicers without the layers of gRPC: whoever call
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -18,6 +17,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import show
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.handlers import find_behaviour, make_runner
+from reasond_server.grpc_api.json_checks import check_fields
 from reasond_server.grpc_api.requests import invalid
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.types.values import value
@@ -36,7 +36,6 @@ REST: Final = "rest"
 """The name of this transport in metrics."""
 # A list of 100 executions has 13 KiB, and takes 2 ms to write.
 _LONG_BYTES: Final = 64 * 1024
-_FIELD: Final = re.compile(r'Failed to parse (\w+) field|no field named "(\w{1,64})"')
 
 
 @value
@@ -154,16 +153,8 @@ def fill_message(request: Message, fields: Mapping[str, Any]) -> None:
     Raises:
         InvalidRequestError: JSON has other fields than the request, or other values than they take.
     """
-    try:
-        json_format.ParseDict(dict(fields), request)
-    except json_format.ParseError as error:
-        # Its own words are not passed on, but where it stopped reading.
-        found = _FIELD.findall(str(error))
-    else:
-        return
-    path = ".".join(known or unknown for known, unknown in found) or "request"
-    is_unknown = bool(found and found[-1][1])
-    raise invalid(path, "is no field of this request" if is_unknown else "does not hold what /openapi.json says")
+    check_fields(fields, request.DESCRIPTOR)
+    json_format.ParseDict(dict(fields), request)
 
 
 def nest_query(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
