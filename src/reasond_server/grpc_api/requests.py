@@ -166,7 +166,8 @@ def read_seconds(duration: duration_pb2.Duration, *, path: str) -> float:
     """
     seconds, nanos = duration.seconds, duration.nanos
     if abs(seconds) > _MAX_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
-        raise invalid(path, "is no valid duration")
+        least_to_most = f"-{_MAX_SECONDS} to {_MAX_SECONDS} seconds and less than a second in nanos, both of one sign"
+        raise invalid(path, f"must be {least_to_most}; got {seconds} and {nanos}")
     return seconds + nanos / _NANOS
 
 
@@ -209,7 +210,9 @@ def read_moment(stamp: timestamp_pb2.Timestamp, *, path: str) -> datetime:
         InvalidRequestError: it is out of the range of a Timestamp, the years 1 to 9999.
     """
     if not (_FIRST_SECOND <= stamp.seconds <= _LAST_SECOND and 0 <= stamp.nanos < _NANOS):
-        raise invalid(path, "is no valid time; the years are 1 to 9999, the nanoseconds 0 to 999999999")
+        raise invalid(
+            path, f"must be in the years 1 to 9999, with 0 to 999999999 nanos; got {stamp.seconds} s and {stamp.nanos}"
+        )
     return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
 
 

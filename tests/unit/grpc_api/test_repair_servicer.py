@@ -152,7 +152,11 @@ def task(**changes: Any) -> pb.RepairRequest:
         (pb.RepairRequest(task=repairs_pb2.RepairTask()), "task.goal", "is required"),
         (task(checks=[repairs_pb2.Check(role=9)]), "task.checks[0].role", "must be one of CHECK_ROLE_UNSPECIFIED,"),  # type: ignore[arg-type]  # clients can send any number
         (task(checks=[{}, {"format": 9}]), "task.checks[1].format", "must be one of RESULT_FORMAT_UNSPECIFIED,"),
-        (task(checks=[{"timeout": Duration(seconds=1, nanos=-1)}]), "task.checks[0].timeout", "is no valid duration"),
+        (
+            task(checks=[{"timeout": Duration(seconds=1, nanos=-1)}]),
+            "task.checks[0].timeout",
+            "must be -315576000000 to 315576000000 seconds",
+        ),
         (
             task(report={"issues": [{"severity": 9}]}),
             "task.report.issues[0].severity",

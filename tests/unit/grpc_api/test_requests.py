@@ -134,7 +134,9 @@ def test_a_request_without_a_task_is_refused() -> None:
 def test_a_malformed_duration_is_refused(seconds: int, nanos: int) -> None:
     budget = execution_pb2.Budget(max_elapsed=duration_pb2.Duration(seconds=seconds, nanos=nanos))
 
-    with pytest.raises(InvalidRequestError, match=r"task\.budget\.max_elapsed is no valid duration"):
+    with pytest.raises(
+        InvalidRequestError, match=r"task\.budget\.max_elapsed must be -315576000000 to 315576000000 seconds"
+    ):
         read_budget(budget, path="task.budget")
 
 
