@@ -172,6 +172,8 @@ MISTAKES: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"url": EXECUTE, "json": {"task": "?"}}, "task", "must be an object, got '?'"),
     ({"url": EXECUTE, "json": {**TASK, "requestId": "a", "request_id": "b"}}, "request_id", "beside requestId"),
     ({"url": "/api/v1/executions/a:cancel", "json": {"executionId": "b"}}, "execution_id", "beside executionId"),
+    ({"url": f"{EXECUTE}?task.query=x", "json": TASK}, "'task.query'", "its fields stand in the body"),
+    ({"url": "/api/v1/executions/a:cancel?execution_id=b", "json": {}}, "'execution_id'", "stand in the body"),
     ({"url": EXECUTE, "json": []}, "body", "must be a JSON object"),
     (
         {"url": STREAM, "json": {**TASK, "resume": {"execution_id": "e"}}},

@@ -79,7 +79,7 @@ class OperationsServicer:
         """List the caller's operations without their results, newest first; a page has those that it may read."""
         del context
         if request.name not in {"", _COLLECTION}:
-            raise invalid("name", f"must be {_COLLECTION}, got {show(request.name)}")
+            raise invalid("name", f"must be empty or {_COLLECTION}, got {show(request.name)}")
         if request.filter:
             raise invalid("filter", "is not taken; ListExecutions and ListTurns of reasond.v1 have filters")
         caller = get_current_principal()

@@ -91,7 +91,7 @@ def read_repair_task(task: repairs_pb2.RepairTask) -> RepairTask:
     """
     goal = task.WhichOneof("goal")
     if goal is None:
-        raise invalid("task.goal", "is required")
+        raise invalid("task.goal", "is required: set task.fix or task.plan")
     return RepairTask(
         description=task.description,
         goal=RepairGoal(goal),

@@ -149,7 +149,7 @@ def task(**changes: Any) -> pb.RepairRequest:
     ("request_", "field", "says"),
     [
         (pb.RepairRequest(), "task", "is required"),
-        (pb.RepairRequest(task=repairs_pb2.RepairTask()), "task.goal", "is required"),
+        (pb.RepairRequest(task=repairs_pb2.RepairTask()), "task.goal", "is required: set task.fix or task.plan"),
         (task(checks=[repairs_pb2.Check(role=9)]), "task.checks[0].role", "must be one of CHECK_ROLE_UNSPECIFIED,"),  # type: ignore[arg-type]  # clients can send any number
         (task(checks=[{}, {"format": 9}]), "task.checks[1].format", "must be one of RESULT_FORMAT_UNSPECIFIED,"),
         (
