@@ -36,7 +36,7 @@ def check_fields(fields: Mapping[str, Any], kind: Descriptor, *, path: str = "")
     Raises:
         InvalidRequestError: there is no such field, it is set twice, or it takes other values.
     """
-    by_name = _find_fields(kind)
+    by_name = find_fields(kind)
     given_by: dict[str, str] = {}
     for name, value in fields.items():
         place = path + (name if name.isidentifier() and len(name) <= _MAX_NAME else show(name))
@@ -53,9 +53,20 @@ def check_fields(fields: Mapping[str, Any], kind: Descriptor, *, path: str = "")
 
 
 @cache
-def _find_fields(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
+def find_fields(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
     """Return the fields by both of their names."""
     return {field.json_name: field for field in kind.fields} | {field.name: field for field in kind.fields}
+
+
+def find_part(field: FieldDescriptor) -> Descriptor | None:
+    """Return the message of a field that holds a single one; None where JSON has a text, a number or a list."""
+    kind = field.message_type
+    return kind if kind is not None and kind.full_name not in _RULES and not is_repeated(field) else None
+
+
+def is_repeated(field: FieldDescriptor) -> bool:
+    """Return whether there may be several values; `label` and `is_repeated` are not in all releases of protobuf."""
+    return bool(field.default_value == [])
 
 
 def _check_field(field: FieldDescriptor, value: object, place: str) -> None:
@@ -66,7 +77,7 @@ def _check_field(field: FieldDescriptor, value: object, place: str) -> None:
             raise invalid(place, f"must be an object, got {show(value)}")
         for key, each in value.items():
             _check_value(kind.fields_by_name["value"], each, f"{place}[{show(key)}]")
-    elif field.default_value == []:  # a repeated field, in all releases of protobuf
+    elif is_repeated(field):
         if not isinstance(value, list):
             raise invalid(place, f"must be a list, got {show(value)}")
         for index, each in enumerate(value):

@@ -6,18 +6,18 @@ The handlers are those of the servicers without the layers of gRPC: whoever call
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final
 
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from google.protobuf import descriptor_pool, json_format
-from google.protobuf.message import Message
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import show
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.handlers import find_behaviour, make_runner
-from reasond_server.grpc_api.json_checks import check_fields
+from reasond_server.grpc_api.json_checks import check_fields, find_fields, find_part, is_repeated
 from reasond_server.grpc_api.requests import invalid
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.types.values import value
@@ -25,8 +25,9 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from google.protobuf.descriptor import MethodDescriptor
+    from google.protobuf.descriptor import Descriptor, MethodDescriptor
     from google.protobuf.descriptor_pb2 import MethodOptions
+    from google.protobuf.message import Message
 
     from reasond_server.errors.base import ReasondError
     from reasond_server.grpc_api.handlers import Handler
@@ -165,25 +166,23 @@ def nest_query(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, 
     """
     fields: dict[str, Any] = {}
     for path, text in query:
-        *outer, name = path.split(".")
         place = fields
-        message: Any = request
-        for part in outer:
-            message = getattr(message, part, None)
-            place = place.setdefault(part, {}) if _has_parts(message) else {}
-        now = getattr(message, name) if _has_parts(message) and name in message.DESCRIPTOR.fields_by_name else None
-        if now is None or _has_parts(now):
+        kind: Descriptor | None = request.DESCRIPTOR
+        field: FieldDescriptor | None = None
+        for name in path.split("."):
+            if field is not None:
+                place, kind = place.setdefault(field.name, {}), find_part(field)
+            field = None if kind is None else find_fields(kind).get(name)
+            if field is None:
+                break
+        if field is None or find_part(field) is not None:
             hint = suggest_nearest(path, request.DESCRIPTOR.fields_by_name)
             raise invalid(show(path), f"is no parameter of this address{hint}")
-        if hasattr(now, "append"):
-            place.setdefault(name, []).append(text)
-        elif name in place:
+        if is_repeated(field):
+            place.setdefault(field.name, []).append(text)
+        elif field.name in place:
             raise invalid(path, "stands in the query twice")
         else:
-            place[name] = text == "true" if isinstance(now, bool) and text in {"true", "false"} else text
+            is_word = field.type == FieldDescriptor.TYPE_BOOL and text in {"true", "false"}
+            place[field.name] = text == "true" if is_word else text
     return fields
-
-
-def _has_parts(field: object) -> TypeGuard[Message]:
-    """Return whether a field is a message that JSON writes as an object."""
-    return isinstance(field, Message) and not field.DESCRIPTOR.full_name.startswith("google.protobuf.")
