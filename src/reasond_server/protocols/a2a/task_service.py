@@ -297,10 +297,10 @@ async def _tell(
     """
     try:
         async for event in events:
-            bodies = [*writer.take(event.sequence, event.create_time, event.event)] or [None]
-            for body in bodies[:-1]:
+            *earlier, last = [None, *writer.take(event.sequence, event.create_time, event.event)]
+            for body in earlier[1:]:
                 yield Update(body=body)
-            yield _place(writer, bodies[-1])
+            yield _place(writer, last)
             if stops and isinstance(event.event, HandedOff):
                 break
     except ReasondError:

@@ -100,7 +100,7 @@ async def test_whom_a_message_names_is_told_that_the_task_waits_and_how_it_ended
         done = await site.ask(binding, settle(data, message_id="m2", task_id=task_id))
         _, last = await receiver.wait_for(2)
         told = read(last)
-        assert json_format.ParseDict(told, type(done)()) == done
+        assert json_format.ParseDict(dict(told), type(done)()) == done
         assert first.id != last.id
 
 

@@ -140,8 +140,8 @@ async def test_text_is_told_while_it_is_written_and_replaced_by_its_step(binding
 async def test_an_answer_comes_as_a_message_where_that_is_asked(binding: str) -> None:
     async with serve_agent() as site:
         (only,) = await site.send(binding, say("Six by seven?", message_id="m1", own={"asMessage": True}))
-        body = {"message": {"messageId": "m2", "role": "ROLE_USER", "parts": [{"text": "Six by seven?"}]}}
-        body["message"]["metadata"] = {OWN: {"asMessage": True}}
+        message = {"messageId": "m2", "role": "ROLE_USER", "parts": [{"text": "Six by seven?"}]}
+        body = {"message": {**message, "metadata": {OWN: {"asMessage": True}}}}
         whole = (await site.http.post("/a2a/v1/message:send", json=body)).json()
         task = await site.get(binding, only.message.task_id)
     assert (only.message.parts[0].text, whole["message"]["parts"]) == ("42", [{"text": "42"}])
