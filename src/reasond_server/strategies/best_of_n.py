@@ -209,7 +209,7 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     where the budget does not cover it, the judgements decide.
 
     Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier; the tournament
-    after Kwok et al. 2026, arXiv 2607.05391.
+    after LLM-as-a-Verifier (Kwok et al. 2026).
     """
 
     name: ClassVar[str] = "best_of_n"
