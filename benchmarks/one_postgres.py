@@ -70,7 +70,6 @@ async def open_one(url: str, stack: AsyncExitStack) -> ExecutionStore:
         url=url,
         now=lambda: datetime.now(UTC),
         monotonic=time.monotonic,
-        max_executions=1,
         max_bytes=1,
         max_agents=1,
     )

@@ -241,7 +241,7 @@ async def write_logs(store: ExecutionStore, at_once: int, *, has_ledger: bool) -
 async def measure_ledger(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """Return what the ledger adds to a call, by the number of logs that are written at once."""
     found: dict[int, list[float]] = {at_once: [] for at_once in LOGS_AT_ONCE}
-    async with open_store("", str(folder), wanted=500_000) as store:
+    async with open_store("", str(folder)) as store:
         for number in range(rounds + 1):
             for at_once, costs in found.items():
                 without = await write_logs(store, at_once, has_ledger=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from reasond_server.base.clock import Clock
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -223,5 +223,5 @@ def settle(
 def serve_in_memory(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
     """Return a server on a store in memory."""
     time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
     return TurnServer(store, replies, time=time, **options)

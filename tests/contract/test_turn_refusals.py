@@ -295,7 +295,6 @@ async def turns_that_an_earlier_server_left(tmp_path: Path) -> Mapping[str, str]
             data_dir=str(tmp_path),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=1000,
             max_bytes=10**8,
             max_agents=10,
             max_agents_per_tenant=10,

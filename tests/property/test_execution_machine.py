@@ -18,7 +18,7 @@ from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import AgentDirectory
 from reasond_server.base.clock import Clock
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
@@ -143,7 +143,7 @@ class Executions(RuleBasedStateMachine):
             new_nonce=lambda: "0" * 32,
             random=lambda: 0.5,
         )
-        store = MemoryExecutionStore(max_executions=1000, max_bytes=2**26, now=self.loop.now, monotonic=self.loop.time)
+        store = MemoryExecutionStore(max_bytes=2**26, now=self.loop.now, monotonic=self.loop.time)
         limits = RunnerLimits(max_concurrent=100, retention_s=1e6)
         kind = ReasoningKind(clock=clock, find_strategy=registry.get, models=OfferedModels(self.model))
         runner = Runner(store=store, model=self.model, clock=clock, limits=limits, kinds=[kind])

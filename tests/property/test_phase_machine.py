@@ -93,7 +93,6 @@ class Phases(RuleBasedStateMachine):
                     data_dir=str(folder),
                     now=self.time.now,
                     monotonic=self.time.monotonic,
-                    max_executions=1000,
                     max_bytes=10**8,
                     max_agents=1,
                 )

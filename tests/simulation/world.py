@@ -9,16 +9,18 @@ import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.turns import SessionNotFoundError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import ExecutionFilter, Record
+from reasond_server.eventlog.stored.codec import decode_event, encode_event
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
 from reasond_server.runs.run_factory import MAX_FRUITLESS_TAKEOVERS
-from reasond_server.types import ExecutionState, ToolResult, Usage
+from reasond_server.types import ExecutionState, LoggedEvent, ToolResult, Usage
 from tests.simulation.questions import CALCULATOR, CALCULATOR_SPEC, courses, reply_to, run_calculator
 from tests.simulation.questions import marker_of as request_marker
 from tests.simulation.scripted import is_of_list
@@ -26,13 +28,12 @@ from tests.simulation.turn_checks import TurnChecks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-    from datetime import datetime
 
     from reasond_server.eventlog.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
     from reasond_server.reasoning.service import ExecutionView
     from reasond_server.tools.tool import KeyedToolbox, Tool
-    from reasond_server.types import Execution, LoggedEvent, Session, StreamEvent, ToolCall
+    from reasond_server.types import Execution, Session, StreamEvent, ToolCall
     from tests.simulation.processes import Process
     from tests.simulation.questions import Question
     from tests.simulation.virtual import VirtualLoop
@@ -82,6 +83,12 @@ class Rates:
         )
 
 
+def read_back(event: Any) -> Any:
+    """Return an event as a store gives it back: the lists of the process that made it are tuples then."""
+    logged = LoggedEvent(sequence=1, create_time=datetime.now(UTC), event=event)
+    return decode_event(1, encode_event(logged)).event
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """The holder of an execution's lease: since when, and until when unless it is renewed."""
@@ -119,9 +126,7 @@ class World:
         self._expiries: dict[str, datetime] = {}
         self._holders: dict[str, str] = {}
         self.on_end: Callable[[str], None] = lambda _: None
-        self.store = MemoryExecutionStore(
-            max_executions=1000, max_bytes=64 * 1024 * 1024, now=loop.now, monotonic=loop.time
-        )
+        self.store = MemoryExecutionStore(max_bytes=64 * 1024 * 1024, now=loop.now, monotonic=loop.time)
         self.answers: dict[str, list[ExecutionView]] = defaultdict(list)
         self.interrupted: set[str] = set()
         self.leases: dict[str, Holder] = {}
@@ -168,6 +173,7 @@ class World:
         """Compare an event that a client received with the committed one, and with that of any other client."""
         if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
             self.report(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
+        event = event._replace(event=read_back(event.event))
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
         if before != event:
             self.report(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
@@ -178,7 +184,7 @@ class World:
         self.answers[execution_id].append(view)
         for step in view.steps:
             seen = self.seen[execution_id].get(step.index + 2)
-            if seen is not None and seen.event != step:
+            if seen is not None and seen.event != read_back(step):
                 self.report(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
 
     def was_committed(self, part: Append) -> None:

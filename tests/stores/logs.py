@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Append, Lease, Record
 from reasond_server.types import (
     CustomStep,
@@ -99,7 +98,6 @@ class HandWrittenLog:
             entries=entries,
             version=self.version,
             fence=self.fence,
-            size=sum(map(estimate_size, entries)),
             keeps_records=keeps_records,
             keeps_plan=keeps_plan,
         )

@@ -150,7 +150,6 @@ def _store_options_of(settings: Settings, clock: Clock) -> StoreOptions:
         asks_database_time=True,
         steadiness=Steadiness(elapsed=clock.elapsed, hold_s=store.clock_hold_s),
         tenant_share=TenantShare(share=store.tenant_share, waiting=store.tenant_waiting, max_bytes=store.tenant_bytes),
-        max_executions=store.max_executions,
         max_bytes=store.max_bytes,
         max_agents=agents.max_agents,
         max_agents_per_tenant=agents.max_agents_per_tenant,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.base import ReasondError, SettingsError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.quotas import NO_SHARE, TenantShare
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore, SqliteExecutionStore
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.storage.revisions import SchemaState, require_current
 from reasond_server.storage.sqlite_file import SqliteFile, migrate_file, open_memory, read_file_state
@@ -156,7 +156,7 @@ class StoreOptions:
     Attributes:
         url: "memory:", "sqlite:///path", "postgresql://…", or empty for a file in `data_dir`.
         now: the clock of this machine; with `asks_database_time` PostgreSQL tells the time instead.
-        max_executions: limits the store in memory, as `max_bytes` does.
+        max_bytes: the largest size of the database of executions in memory.
         max_agents: most agents of all tenants together, and `max_agents_per_tenant` of each (None: no limit).
         tenant_share: bounds the open executions of each tenant.
         synchronous: applies to SQLite; `max_file_bytes` bounds its file, and in PostgreSQL what executions hold.
@@ -168,7 +168,6 @@ class StoreOptions:
     data_dir: str = ""
     now: Callable[[], datetime]
     monotonic: Callable[[], float]
-    max_executions: int
     max_bytes: int
     max_agents: int
     max_agents_per_tenant: int | None = None
@@ -204,13 +203,11 @@ def open_memory_stores(options: StoreOptions) -> Stores:
     clock = StoreClock(
         source=lambda: options.now().timestamp(), elapsed=options.elapsed, hold_s=options.steadiness.hold_s
     )
-    max_executions, max_bytes = options.max_executions, options.max_bytes
     executions = MemoryExecutionStore(
-        max_executions=max_executions,
-        max_bytes=max_bytes,
+        max_bytes=options.max_bytes,
         now=clock.expiry_now,
         monotonic=options.monotonic,
-        quota=options.tenant_share.build_quota(max_executions=max_executions, max_bytes=max_bytes),
+        quota=options.tenant_share.build_quota(store_bytes=options.max_bytes),
     )
     return _build_stores(options, executions, None, clock, place=_IN_MEMORY)
 
@@ -286,9 +283,6 @@ def find_store_file(url: str, data_dir: str) -> Path:
 
 
 async def _open_sqlite_stores(options: StoreOptions) -> Stores:
-    # Imported here: a server that stores in memory needs none of it.
-    from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore  # noqa: PLC0415 - as above
-
     path, bound = find_store_file(options.url, options.data_dir), options.max_file_bytes
     file = await SqliteFile.open(path, synchronous=options.synchronous, max_file_bytes=bound)
     transactions = SqliteTransactions(file)
@@ -296,7 +290,7 @@ async def _open_sqlite_stores(options: StoreOptions) -> Stores:
         clock = await open_clock(
             transactions, now=options.now, elapsed=options.elapsed, hold_s=options.steadiness.hold_s
         )
-        quota = options.tenant_share.build_quota(max_bytes=bound or None)
+        quota = options.tenant_share.build_quota(store_bytes=bound)
         executions = SqliteExecutionStore(file=file, now=clock.expiry_now, monotonic=options.monotonic, quota=quota)
         await executions.expire_leases()
     except BaseException:
@@ -324,7 +318,7 @@ async def _open_postgres_stores(options: StoreOptions) -> Stores:
         pool=pool,
         now=clock.expiry_now,
         monotonic=options.monotonic,
-        quota=options.tenant_share.build_quota(max_bytes=bound or None),
+        quota=options.tenant_share.build_quota(store_bytes=bound),
         max_bytes=bound,
     )
     await executions.listen()

@@ -93,21 +93,18 @@ class StoreSettings(Section):
         description="Largest size of the SQLite file, or of the executions that PostgreSQL holds, "
         "above 0; 0 sets no bound but the disk.",
     )
-    max_executions: int = Field(
-        default=1000, ge=1, le=1_000_000, description="Most executions that are kept in memory; databases keep all."
-    )
     max_bytes: int = Field(
         default=64 * _MEBI,
         ge=64 * _KIBI,
         le=64 * 1024 * _MEBI,
-        description="Most bytes of events that are kept in memory; databases keep all.",
+        description="Most bytes that executions take in memory; a file and PostgreSQL have max_file_bytes.",
     )
     tenant_share: float = Field(
         default=0.5,
         gt=0,
         le=1,
         description="Largest share that the open executions of one tenant may take of what those of others leave of "
-        "max_executions, max_bytes and max_file_bytes; turns that wait: four fifths of that. 1 sets no bound.",
+        "max_bytes or max_file_bytes. 1 sets no bound.",
     )
     tenant_waiting: int = Field(
         default=10_000,

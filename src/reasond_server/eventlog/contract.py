@@ -165,7 +165,7 @@ def build_expired_error(execution_id: str) -> CursorExpiredError:
     """Make the error for an execution that has expired."""
     return CursorExpiredError(
         f"Execution {show(execution_id)} is no longer kept",
-        remedy="Start the task again, or raise [store] retention_s, max_executions or max_bytes.",
+        remedy="Start the task again, or raise [store] retention_s, max_bytes or max_file_bytes.",
     )
 
 

@@ -33,15 +33,11 @@ _ANSWER_WAITS_S = 10.0
 
 
 class _Pending(NamedTuple):
-    """An entry that is not committed; `event` is the event that followers will see, None for a record.
-
-    `size` is the size of `event`, `stored_size` that of the entry, both in bytes.
-    """
+    """An entry that is not committed; `event` is what followers will see (None for a record), and `size` its bytes."""
 
     entry: LoggedEvent | Record
     event: LoggedEvent | None
     size: int
-    stored_size: int
 
 
 class LogEvents:
@@ -87,7 +83,7 @@ class LogEvents:
     def confirm(self, count: int, *, keeps_all: bool) -> None:
         """Mark the first `count` entries as committed; with `keeps_all` all events stay in memory."""
         committed, self.pending = self.pending[:count], self.pending[count:]
-        for _, event, size, _ in committed:
+        for _, event, size in committed:
             self.pending_bytes -= size
             if event is not None:
                 self.committed = event.sequence
@@ -234,12 +230,10 @@ class RunLog:
         """Append `event`, which is not the last one."""
         sequence = self.last_sequence + 1
         shown = stored = LoggedEvent(sequence=sequence, create_time=now, event=event)
-        size = stored_size = estimate_size(shown)
         if self._store_as is not None:
             stored = LoggedEvent(sequence=sequence, create_time=now, event=self._store_as(event))
-            stored_size = estimate_size(stored)
         self.last_sequence, self._usage = sequence, usage
-        self._add(_Pending(stored, shown, size, stored_size))
+        self._add(_Pending(stored, shown, estimate_size(shown)))
 
     def end(
         self, event: Event, *, now: datetime, usage: Usage, finish_reason: FinishReason, expire_time: datetime
@@ -279,8 +273,7 @@ class RunLog:
         """Append a record of a call; does nothing if the log has ended or is suspended."""
         if self._execution.state is ExecutionState.RUNNING:
             self._usage = usage
-            size = estimate_size(record)
-            self._add(_Pending(record, None, size, size))
+            self._add(_Pending(record, None, estimate_size(record)))
 
     def open(self) -> None:
         """Submit the pending entries for commit, and from now on every further entry."""
@@ -322,7 +315,6 @@ class RunLog:
                 entries=tuple([each.entry for each in pending]),
                 version=self._version,
                 fence=self.fence,
-                size=sum([each.stored_size for each in pending]),
                 keeps_records=self.keeps_calls
                 or (self.keeps_records and self._execution.state is ExecutionState.CANCELLED),
                 keeps_plan=self.keeps_plan,

@@ -30,11 +30,6 @@ def estimate_size(entry: Entry) -> int:
     return _BYTES_PER_ENTRY + _content(entry.event)
 
 
-def estimate_json_size(value: Mapping[str, object]) -> int:
-    """Return the approximate size of a JSON object in memory, in bytes."""
-    return _BYTES_PER_ENTRY + _plain_content(value)
-
-
 def _content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)

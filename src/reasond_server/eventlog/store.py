@@ -129,8 +129,6 @@ class Append:
     If the execution is suspended, there must be an entry, and the lease is released in the same transaction: the log
     accepts nothing more until `wake` or `recover`. Plan and records stay.
 
-    `size` is the approximate size of the entries in memory, in bytes (`logs.sizes`).
-
     With a `creation` there is no log yet: it is created with fence 1 and begins with the entries. Such an execution has
     no request id and no session, because another execution could already have them.
 
@@ -145,7 +143,6 @@ class Append:
     entries: Sequence[Entry]
     version: int
     fence: int
-    size: int
     keeps_records: bool = False
     keeps_plan: bool = False
     creation: Creation | None = None

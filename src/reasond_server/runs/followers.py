@@ -274,7 +274,7 @@ def _unkept_error(execution_id: str) -> StoreFullError:
     """Return the error for followers of a run whose end does not fit into the full store."""
     error = StoreFullError(
         "The store has no room for what the execution did last",
-        remedy="Free space, or raise [store] max_file_bytes; then resume it: a server goes on from what is kept.",
+        remedy="Free space, or raise the bound in [store]; then resume it: a server goes on from what is kept.",
     )
     error.execution_id = execution_id
     return error

@@ -36,7 +36,7 @@ _Job: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callabl
 
 _log = logging.getLogger("reasond.storage")
 _READERS: Final = 2
-_PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 4096
 # The default is 2 MB per connection, but the operating system caches the pages of the file anyway.
 _WRITER_CACHE_KIB: Final = 512
 _READER_CACHE_KIB: Final = 256
@@ -154,14 +154,7 @@ class SqliteFile:
 
     async def read_size(self) -> int:
         """Return the bytes of the file that are in use."""
-
-        def look(connection: Connection) -> int:
-            query = "SELECT (page_count - freelist_count) * page_size FROM {}"
-            tables = "pragma_page_count, pragma_freelist_count, pragma_page_size"
-            size: int = connection.execute(query.format(tables)).fetchone()[0]
-            return size
-
-        return await self.read(look)
+        return await self.read(read_used_bytes)
 
     async def read_share(self) -> float:
         """Return the share of `max_file_bytes` that is in use; 0 without that bound."""
@@ -184,7 +177,7 @@ class SqliteFile:
             self._require_whole()
             file_bytes, _, index_bytes = self._sizes
             self._sizes = [file_bytes, 0, index_bytes]
-            with _translate_errors():
+            with translate_errors():
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
         await self._writing.submit(checkpoint)
@@ -196,20 +189,20 @@ class SqliteFile:
     def _run_write(self, job: Callable[[Connection], ResultT]) -> ResultT:
         self._require_in_place()
         self._require_whole()
-        with _translate_errors():
-            return _run_transaction(self._writer, "BEGIN IMMEDIATE", job)
+        with translate_errors():
+            return run_transaction(self._writer, "BEGIN IMMEDIATE", job)
 
     def _run_read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         # A new reader would open or create another file.
         self._require_in_place()
-        with _translate_errors():
+        with translate_errors():
             # There are as many threads as readers, so a thread finds a free reader or opens its own.
             try:
                 connection = self._readers.get_nowait()
             except queue.Empty:
                 connection = self._new_reader()
             try:
-                return _run_transaction(connection, "BEGIN", job)
+                return run_transaction(connection, "BEGIN", job)
             finally:
                 self._readers.put(connection)
 
@@ -311,6 +304,14 @@ def open_memory() -> Connection:
     return connection
 
 
+def read_used_bytes(connection: Connection) -> int:
+    """Return the bytes of a database that are in use."""
+    tables = "pragma_page_count, pragma_freelist_count, pragma_page_size"
+    query = f"SELECT (page_count - freelist_count) * page_size FROM {tables}"  # noqa: S608 - a constant
+    size: int = connection.execute(query).fetchone()[0]
+    return size
+
+
 def migrate_file(path: Path) -> None:
     """Migrate the file to the schema of this release, or create it. Raises the same errors as `SqliteFile.open`."""
     lock = _lock_file(path)
@@ -381,7 +382,7 @@ def _make_tables(connection: Connection) -> None:
         for statement in build_sqlite_statements():
             connection.execute(statement)
 
-    _run_transaction(connection, "BEGIN IMMEDIATE", job)
+    run_transaction(connection, "BEGIN IMMEDIATE", job)
 
 
 def _upgrade(connection: Connection) -> None:
@@ -478,7 +479,7 @@ def _build_absence() -> StoreUnavailableError:
 
 
 def _connect(path: Path, *, synchronous: str) -> Connection:
-    """Return a connection; `_run_transaction` begins its transactions."""
+    """Return a connection; `run_transaction` begins its transactions."""
     # Only one thread at a time uses the connection, but another thread closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     _set_pragmas(
@@ -500,9 +501,9 @@ def _connect_reader(path: Path, synchronous: str) -> Connection:
 
 def _prepare_writer(connection: Connection, max_file_bytes: int = 0) -> None:
     """Prepare a connection for writing; this changes the file, so call it only after the file was checked."""
-    _set_pragmas(connection, f"page_size = {_PAGE_BYTES}", "journal_mode = WAL", f"cache_size = -{_WRITER_CACHE_KIB}")
+    _set_pragmas(connection, f"page_size = {PAGE_BYTES}", "journal_mode = WAL", f"cache_size = -{_WRITER_CACHE_KIB}")
     if max_file_bytes:
-        _set_pragmas(connection, f"max_page_count = {max(1, max_file_bytes // _PAGE_BYTES)}")
+        _set_pragmas(connection, f"max_page_count = {max(1, max_file_bytes // PAGE_BYTES)}")
 
 
 def _set_pragmas(connection: Connection, *pragmas: str) -> None:
@@ -515,7 +516,7 @@ def _set_pragmas(connection: Connection, *pragmas: str) -> None:
         raise
 
 
-def _run_transaction(connection: Connection, begin: str, job: Callable[[Connection], ResultT]) -> ResultT:
+def run_transaction(connection: Connection, begin: str, job: Callable[[Connection], ResultT]) -> ResultT:
     """Return what `job` returns and commit its work, or roll it back if it raises."""
     connection.execute(begin)
     try:
@@ -529,7 +530,7 @@ def _run_transaction(connection: Connection, begin: str, job: Callable[[Connecti
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Convert the driver's errors to errors of reasond."""
     try:
         yield
@@ -541,8 +542,8 @@ def _convert_error(error: sqlite3.Error) -> StoreFullError | StoreUnavailableErr
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(
-            "The disk, or the file of the store, is full",
-            remedy="Free space, or raise [store] max_file_bytes.",
+            "The store is full: its disk, or the size that it may have",
+            remedy="Free space, or raise [store] max_file_bytes; of a store in memory, max_bytes.",
         )
     # The error's text may contain a statement; its name is enough to tell a disk, a quota and another program apart.
     _log.warning("the file of the store failed", extra={"error": getattr(error, "sqlite_errorname", "unknown")})

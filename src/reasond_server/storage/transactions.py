@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
-    from reasond_server.storage.sqlite_file import SqliteFile
 
 
 # The clock of the database server: the clocks of the processes differ.
@@ -58,10 +57,47 @@ class Transactions(Protocol):
         ...
 
 
-class SqliteTransactions:
-    """Transactions in a `SqliteFile`."""
+class SqliteDatabase(Protocol):
+    """A SQLite database, in a file or in memory, for one process."""
 
-    def __init__(self, file: SqliteFile) -> None:
+    async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
+        """Run `job` in its own transaction; call `then` on the event loop after the commit, whoever waits for it.
+
+        Raises:
+            StoreFullError: the disk is full, or the bound of the database is reached.
+            StoreUnavailableError: the database cannot be reached.
+        """
+        ...
+
+    async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
+        """Run `job`, which only reads, in its own transaction. Raises StoreUnavailableError as `write`."""
+        ...
+
+    async def read_size(self) -> int:
+        """Return the bytes that are in use."""
+        ...
+
+    async def read_share(self) -> float:
+        """Return the share of the bound of the database that is in use; 0 without a bound."""
+        ...
+
+    async def read_share_of_disk(self) -> float:
+        """Return the share that the database has of itself and of what is free on its disk; 0 in memory."""
+        ...
+
+    async def erase(self) -> None:
+        """Overwrite what was deleted."""
+        ...
+
+    async def aclose(self) -> None:
+        """Wait for running jobs, and close the database."""
+        ...
+
+
+class SqliteTransactions:
+    """Transactions in a SQLite database."""
+
+    def __init__(self, file: SqliteDatabase) -> None:
         self._file = file
 
     async def select(self, statement: str, values: Values) -> Rows:

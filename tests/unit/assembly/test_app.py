@@ -122,13 +122,13 @@ def _holds(file: Path, copy: Path, execution_id: str) -> bool:
 
 
 async def test_a_server_whose_store_is_full_of_what_cannot_go_is_not_ready_until_there_is_room() -> None:
-    server = server_with(STORE__MAX_EXECUTIONS="1", STORE__TENANT_SHARE="1")
+    server = server_with(STORE__MAX_BYTES="65536")
     listening = await server.start()
     try:
         stores = server._stores
         assert stores is not None
         log = HandWrittenLog.new(stores.executions, tenant="acme")
-        await log.create(seconds=10**6)
+        await log.create(seconds=10**6, plan="x" * 65_000)
         await wait_for_health(listening)
         assert await http_status(listening, "/readyz") == 503
         await stores.executions.delete(*log.name)

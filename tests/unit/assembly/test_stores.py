@@ -55,7 +55,6 @@ async def open_at(url: str, folder: Path, *, stores_content: bool = True) -> Sto
             data_dir=str(folder),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=9,
             max_bytes=10**6,
             max_agents=9,
             stores_content=stores_content,
@@ -179,6 +178,6 @@ def test_tests_and_the_demo_keep_everything_in_memory_and_load_no_database(
 ) -> None:
     output, imported = seen_in(tmp_path, *command)
     assert output
-    assert "reasond_server.eventlog.memory" in imported
+    assert "reasond_server.storage.sqlite_memory" in imported
     assert "sqlalchemy" not in imported
     assert [path for path in tmp_path.rglob("*") if "reasond" in path.name] == []

@@ -174,14 +174,14 @@ def test_a_table_that_is_nowhere_known_is_answered_with_the_sections() -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     found = problems(
-        "zzz = 1\n[server]\ndrain_delay_s = -1\nreflection = 'yes'\n[store]\nmax_executions = 0\n",
+        "zzz = 1\n[server]\ndrain_delay_s = -1\nreflection = 'yes'\n[store]\nmax_bytes = 0\n",
         REASOND__AGENTS__MAX_AGENTS="many",
     )
     assert set(found) == {
         "zzz",
         "server.drain_delay_s",
         "server.reflection",
-        "store.max_executions",
+        "store.max_bytes",
         "agents.max_agents",
     }
     assert found["server.drain_delay_s"] == "must be at least 0, not -1 (file given.toml, line 3)"

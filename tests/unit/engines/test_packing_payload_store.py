@@ -37,7 +37,6 @@ async def open_one(folder: Path) -> AsyncIterator[tuple[Stores, PayloadStore]]:
             data_dir="",
             now=clock.now,
             monotonic=clock.monotonic,
-            max_executions=10,
             max_bytes=1_000_000,
             max_agents=1,
         )

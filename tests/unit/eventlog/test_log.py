@@ -61,9 +61,6 @@ def test_an_event_changes_nothing_of_the_execution_but_its_sequence_and_usage() 
     log.append(step, now=START, usage=Usage(input_tokens=5))
 
     assert log.execution == replace(known, last_sequence=4, usage=Usage(input_tokens=5))
-    part = log.take()
-    assert part is not None
-    assert part.size == sum(map(estimate_size, part.entries))
 
 
 async def test_who_waits_no_longer_for_a_commit_leaves_nothing_behind() -> None:

@@ -9,8 +9,8 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.log import MAX_PENDING, RunLog
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Append, Creation, Lease, LeaseLostError, Record
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.eventlog.writer import LogWriter
 from reasond_server.telemetry.observers import Unobserved
 from reasond_server.types import (
@@ -34,7 +34,7 @@ class SlowStore(MemoryExecutionStore):
     """A memory store that waits for the test before it commits, and fails on request."""
 
     def __init__(self) -> None:
-        super().__init__(max_executions=1000, max_bytes=10**8, now=lambda: NOW, monotonic=lambda: 0.0)
+        super().__init__(max_bytes=10**8, now=lambda: NOW, monotonic=lambda: 0.0)
         self.gate = asyncio.Event()
         self.gate.set()
         self.batches: list[Sequence[Append]] = []

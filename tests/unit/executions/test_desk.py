@@ -11,8 +11,8 @@ import pytest
 from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease, SessionClaim
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -37,7 +37,7 @@ class Desks:
 
     def __init__(self, time: ManualClock) -> None:
         clock = time.clock()
-        self.store = MemoryExecutionStore(max_executions=9_999, max_bytes=10**8, now=time.now)
+        self.store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
         self.runner = Runner(store=self.store, model=EchoModel(), clock=clock, limits=LIMITS)
         self.follower = Follower(
             store=self.store, runner=self.runner, clock=clock, heartbeat_interval_s=9, flush_interval_s=0

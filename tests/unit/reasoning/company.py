@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 
 from reasond_server.access.permissions import require_strategy
 from reasond_server.agents.directory import AgentDirectory
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Role, Text
@@ -93,7 +93,7 @@ class Company:
     ) -> None:
         self.limits = limits
         self.time = ManualClock()
-        self.store = Shared(max_executions=99, max_bytes=10**8, now=self.time.now, monotonic=self.time.monotonic)
+        self.store = Shared(max_bytes=10**8, now=self.time.now, monotonic=self.time.monotonic)
         self.model = Timed()
         self.strategy = strategy or Grouped()
         self.runners: list[Runner] = []

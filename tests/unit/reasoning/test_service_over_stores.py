@@ -3,6 +3,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import DrainingError, StoreFullError, StoreUnavailableError
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Append, Claim, Lease, LeaseLostError, Recovery
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.views import read_view
 from reasond_server.strategies.strategy import (
@@ -47,7 +48,7 @@ class SlowCommits(MemoryExecutionStore):
     """A memory store that waits for the test before it creates or commits, and signals creations and refusals."""
 
     def __init__(self) -> None:
-        super().__init__(max_executions=100, max_bytes=10**8, now=lambda: datetime.now(UTC))
+        super().__init__(max_bytes=10**8, now=lambda: datetime.now(UTC), monotonic=monotonic)
         self.gate = asyncio.Event()
         self.is_down = False
         self.created = asyncio.Event()
@@ -115,13 +116,13 @@ async def test_a_store_out_of_reach_refuses_a_stream_before_anything_is_spent(re
 
 
 async def test_a_store_without_room_refuses_a_unary_call(registry: StrategyRegistry) -> None:
-    store = MemoryExecutionStore(max_executions=1, max_bytes=10**6, now=lambda: datetime.now(UTC))
+    store = MemoryExecutionStore(max_bytes=20_000, now=lambda: datetime.now(UTC), monotonic=monotonic)
     core = core_with(store, registry, Reply(text="never", hold=asyncio.Event()), Reply(text="x", hold=asyncio.Event()))
     stream = core.reasoning.stream(ALICE, Task(query="why?", strategy="quick"))
     await anext(stream)
     for _ in range(2):
-        with pytest.raises(StoreFullError, match="holds 1 running"):
-            await core.reasoning.execute(ALICE, Task(query="why?", strategy="quick"))
+        with pytest.raises(StoreFullError, match="The store is full"):
+            await core.reasoning.execute(ALICE, Task(query="why?" * 10_000, strategy="quick"))
     await stream.aclose()
     await core.runner.stop()
 

@@ -207,9 +207,7 @@ class AnsweringLate(Shared):
 
 def late_company() -> Company:
     company = Company()
-    company.store = AnsweringLate(
-        max_executions=99, max_bytes=10**8, now=company.time.now, monotonic=company.time.monotonic
-    )
+    company.store = AnsweringLate(max_bytes=10**8, now=company.time.now, monotonic=company.time.monotonic)
     return company
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasond_server.base.clock import Clock
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import (
     ChatRequest,
@@ -183,7 +183,7 @@ def model() -> EchoModel:
 
 @pytest.fixture
 def store(time: ManualClock) -> MemoryExecutionStore:
-    return MemoryExecutionStore(max_executions=10, max_bytes=1_000_000, now=time.now, monotonic=time.monotonic)
+    return MemoryExecutionStore(max_bytes=1_000_000, now=time.now, monotonic=time.monotonic)
 
 
 @pytest.fixture

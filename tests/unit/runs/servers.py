@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import StrategyNotFoundError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
@@ -49,7 +49,7 @@ class Servers:
 
     def __init__(self, time: ManualClock, assign: Assign) -> None:
         self.time = time
-        self.store = SharedStore(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+        self.store = SharedStore(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.strategy: ReasoningStrategy[StrategyConfig] | None = Replayable(Script())
         self.runners: list[Runner] = []
         self.tracing: Tracing | None = None

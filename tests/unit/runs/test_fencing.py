@@ -16,6 +16,7 @@ from reasond_server.runs.phase import Trigger
 from reasond_server.runs.run import Run
 from reasond_server.runs.runner import Runner
 from reasond_server.types import Execution, ExecutionState, Result
+from tests.stores.statements import run_statement
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 from tests.unit.runs.servers import LIMITS, Assign, Replayable, Servers, SharedStore, end_of
 
@@ -156,7 +157,7 @@ class Cut(SharedStore):
 def servers(assign: Assign) -> Servers:
     time = LoopClock()
     servers = Servers(time, assign)
-    servers.store = Cut(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+    servers.store = Cut(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
     return servers
 
 
@@ -219,7 +220,8 @@ async def test_its_follower_is_told_where_to_go_on_and_goes_on_elsewhere_without
     assert caught.value.execution_id == execution.execution_id
     assert caught.value.retry_after_s == 1.0
     assert [number for number in seen if number] == [1, 2]
-    assert servers.store._logs[execution.execution_id].lease_until <= passed_s() + 0.1
+    ((lease_until,),) = await run_statement(servers.store, "SELECT lease_until FROM executions")
+    assert lease_until <= passed_s() + 0.1
     assert isinstance(servers.store, Cut)
     await asyncio.sleep(1)
     servers.store.cut_off = ""

@@ -9,7 +9,7 @@ from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.followers import Follower, _next_page
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -26,6 +26,7 @@ from reasond_server.types import (
     Thought,
     Usage,
 )
+from tests.stores.statements import run_statement
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, in_virtual_time, passed_s
 
 Assign = Callable[..., ReasoningWork]
@@ -236,7 +237,7 @@ class Elsewhere(MemoryExecutionStore):
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        super().__init__(max_executions=9, max_bytes=10**7, now=self.clock.now, monotonic=self.clock.monotonic)
+        super().__init__(max_bytes=10**7, now=self.clock.now, monotonic=self.clock.monotonic)
         self.fails = 0
         self.hides = 0
         self.reads = 0
@@ -294,9 +295,8 @@ async def test_an_execution_that_ends_between_two_looks_is_read_to_its_end(assig
 async def test_a_log_that_ended_without_a_result_is_an_error_and_no_endless_wait(assign: Assign) -> None:
     store = Elsewhere()
     execution = await ended_on(store, assign)
-    store._table.find("acme", execution.execution_id).events[-1] = store._table.find(
-        "acme", execution.execution_id
-    ).events[-2]
+    ((earlier,),) = await run_statement(store, "SELECT body FROM entries WHERE sequence = 3")
+    await run_statement(store, "UPDATE entries SET body = ? WHERE sequence = 4", earlier)
     with pytest.raises(InternalError, match="ended without a result"):
         await everything(stranger_on(store), execution, after=4)
 

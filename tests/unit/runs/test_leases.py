@@ -8,8 +8,8 @@ import pytest
 
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.leases import LeaseKeeper, Sweep, sweep_nothing
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease, Recovery, Renewal
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from tests.unit.runs.conftest import ManualClock, in_virtual_time, passed_s
 
 
@@ -18,7 +18,7 @@ class Store(MemoryExecutionStore):
 
     def __init__(self, *, forgotten: Sequence[int] = (0,)) -> None:
         time = ManualClock()
-        super().__init__(max_executions=1, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
         self.asked: list[str] = []
         self.left = [*forgotten]
         self.is_down = False

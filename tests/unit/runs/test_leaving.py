@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import STOP_REASONS, Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -41,7 +41,7 @@ class Told(Unobserved):
 async def told_of(assignment: ReasoningWork, *, stop: Trigger | None = None) -> list[tuple[object, ...]]:
     """Return the reports of a run to its observer. If `stop` is given, the run is stopped before its first step."""
     time, told = ManualClock(), Told()
-    store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
     limits = RunnerLimits(max_concurrent=1, retention_s=60)
     runner = Runner(store=store, model=EchoModel(), clock=time.clock(), limits=limits, observer=told)
     run = runner.find_live((await runner.start(assignment)).execution_id)

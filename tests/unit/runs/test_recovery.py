@@ -404,7 +404,6 @@ async def stored(
             data_dir="",
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=100,
             max_bytes=10**7,
             max_agents=1,
         )

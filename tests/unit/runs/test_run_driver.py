@@ -14,8 +14,8 @@ import pytest
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.errors.model import ModelTimeoutError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Append, Lease, Renewal
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.model import ChatRequest, Message, Role, Text
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.followers import Follower
@@ -35,7 +35,7 @@ class TroubledStore(MemoryExecutionStore):
 
     def __init__(self, *, full: int = 0) -> None:
         time = ManualClock()
-        super().__init__(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.full = full
         self.is_down = False
 
@@ -334,7 +334,7 @@ async def test_a_strategy_whose_outcome_is_refused_has_no_longer_to_clean_up(ass
 
 @in_virtual_time
 async def test_a_strategy_that_is_stopped_at_its_step_has_no_longer_to_clean_up(assign: Assign) -> None:
-    store = MemoryExecutionStore(max_executions=9, max_bytes=10**7, now=ManualClock().now, monotonic=bool)
+    store = MemoryExecutionStore(max_bytes=10**7, now=ManualClock().now, monotonic=bool)
     runner = runner_on(store)
     strategy = Slow(Script())
     execution = await runner.start(assign(strategy=strategy))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from reasond_server.errors.request import StrategyNotFoundError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Recovery
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.eventlog.writer import LogWriter
 from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
@@ -46,7 +46,7 @@ class Again(Scripted):
 def factory(strategy: ReasoningStrategy[Any] | None = None, **changes: Any) -> RunFactory:
     """Return a maker that knows only `strategy`."""
     time = ManualClock()
-    store = MemoryExecutionStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
 
     def find(name: str) -> ReasoningStrategy[Any]:
         if strategy is None:

@@ -14,7 +14,7 @@ from reasond_server.errors.model import (
     ModelUnavailableError,
 )
 from reasond_server.errors.request import RequestIdReusedError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
@@ -319,7 +319,7 @@ async def test_the_same_clock_and_model_give_the_same_log_again(model: EchoModel
     logs = []
     for _ in range(2):
         time = ManualClock()
-        own = MemoryExecutionStore(max_executions=1, max_bytes=10**6, now=time.now)
+        own = MemoryExecutionStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
         runner = Runner(
             store=own, model=model, clock=time.clock(), limits=RunnerLimits(max_concurrent=1, retention_s=1)
         )

@@ -8,8 +8,8 @@ import pytest
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.mailbox import Mailbox
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Append, Claim, Lease, Renewal
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.registry import StrategyRegistry
 from reasond_server.reasoning.strategy_selection import OfferedModels
 from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
@@ -30,7 +30,7 @@ class Limping(MemoryExecutionStore):
 
     def __init__(self) -> None:
         time = ManualClock()
-        super().__init__(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.failures: dict[str, Exception] = {}
 
     async def create(self, *arguments: Any, **keys: Any) -> Claim:

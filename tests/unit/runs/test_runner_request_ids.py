@@ -8,8 +8,8 @@ import pytest
 
 from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
 from reasond_server.errors.model import ModelUnavailableError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Claim
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.runner import RequestIds, Runner, RunnerLimits, is_standing
 from reasond_server.types import ExecutionState
@@ -23,7 +23,7 @@ class ForeignStore(MemoryExecutionStore):
 
     def __init__(self, *, holder: str = "", releases: bool = True) -> None:
         time = ManualClock()
-        super().__init__(max_executions=50, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
         self.holder = holder
         self.releases = releases
         self.created: list[str] = []

@@ -17,6 +17,7 @@ from reasond_server.types import (
     FinishReason,
     Result,
 )
+from tests.stores.statements import run_statement
 from tests.unit.runs.conftest import EchoModel, ManualClock, Script, Scripted
 from tests.unit.runs.servers import (
     LIMITS,
@@ -53,7 +54,9 @@ async def test_somebody_elses_wish_to_stop_is_heard_at_once_or_with_the_next_ren
     model.gate.set()
     model.waited.clear()
     later = await held_after(servers, first, model, 1)
-    servers.store._table.find("acme", later.execution_id).is_cancel_requested = True
+    await run_statement(
+        servers.store, "UPDATE executions SET is_cancel_requested = TRUE WHERE execution_id = ?", later.execution_id
+    )
     await first._recoverer.lease_keeper.round()
     await end_of(first, later)
     assert (await servers.store.find("acme", later.execution_id)).state is ExecutionState.CANCELLED
@@ -188,7 +191,7 @@ async def test_a_run_that_another_process_asked_to_keep_outlives_its_followers(
     if is_told:
         await servers.store.request_keep("acme", execution.execution_id)
     else:
-        servers.store._table.find("acme", execution.execution_id).is_keep_requested = True
+        await run_statement(servers.store, "UPDATE executions SET is_keep_requested = TRUE")
         await first._recoverer.lease_keeper.round()
     async with aclosing(servers.follower(first).follow(execution, after=0, include_deltas=False)) as events:
         await anext(events)
@@ -223,7 +226,6 @@ class OnFile(Servers):
                 data_dir=str(self._folder),
                 now=self.time.now,
                 monotonic=self.time.monotonic,
-                max_executions=10,
                 max_bytes=10**7,
                 max_agents=1,
             )

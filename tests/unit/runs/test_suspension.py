@@ -90,7 +90,6 @@ async def house(request: pytest.FixtureRequest, time: ManualClock, tmp_path: Pat
             data_dir=str(tmp_path),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=100,
             max_bytes=10**7,
             max_agents=1,
         )
@@ -207,7 +206,7 @@ class Stubborn(SharedStore):
     """Refuses to suspend an execution."""
 
     def __init__(self, error: ReasondError, time: ManualClock) -> None:
-        super().__init__(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
         self.error = error
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
@@ -245,7 +244,7 @@ async def test_what_the_store_does_not_suspend_is_left_or_fails(
 async def test_what_is_cancelled_first_is_not_suspended_and_what_is_suspended_first_not_cancelled(
     time: ManualClock,
 ) -> None:
-    store = SharedStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+    store = SharedStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
     house = House(store, time)
     runner = house.server()
 
@@ -270,7 +269,7 @@ async def test_what_is_cancelled_first_is_not_suspended_and_what_is_suspended_fi
 
 @in_virtual_time
 async def test_what_nobody_could_go_on_with_is_not_suspended(time: ManualClock) -> None:
-    store = SharedStore(max_executions=9, max_bytes=10**6, now=time.now, monotonic=time.monotonic)
+    store = SharedStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
     house = House(store, time)
     runner = house.server()
     execution = await runner.start(house.kind.create((UNTIL_CALLED,), keep_running=False, is_unary=True))

@@ -71,7 +71,6 @@ async def open_all(url: str, folder: Path, time: Time) -> AsyncGenerator[Stores]
             data_dir=str(folder),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=10,
             max_bytes=10**6,
             max_agents=10,
             snapshot_quota=QUOTA,

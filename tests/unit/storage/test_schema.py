@@ -117,9 +117,7 @@ async def test_the_release_before_reads_and_writes_what_a_later_one_migrated(
     assert state_of(engine) is SchemaState.EXPANDED
     url = engine.url.set(drivername=engine.dialect.name).render_as_string(hide_password=False)
     time = Time()
-    options = StoreOptions(
-        url=url, data_dir="", now=time.now, monotonic=time.monotonic, max_executions=9, max_bytes=10**6, max_agents=1
-    )
+    options = StoreOptions(url=url, data_dir="", now=time.now, monotonic=time.monotonic, max_bytes=10**6, max_agents=1)
     assert "has the schema" in migrate_stores(url=url, data_dir="")
     stores = await open_stores(options)
     try:
@@ -222,7 +220,6 @@ async def test_a_file_that_is_behind_or_ahead_is_not_opened_until_it_is_migrated
                 data_dir=str(tmp_path),
                 now=time.now,
                 monotonic=time.monotonic,
-                max_executions=1,
                 max_bytes=1,
                 max_agents=1,
             )

@@ -157,7 +157,6 @@ async def measured(tmp_path: Path) -> dict[int, Traced]:
             data_dir=str(tmp_path),
             now=_now,
             monotonic=time.monotonic,
-            max_executions=10,
             max_bytes=10**8,
             max_agents=10,
         )

@@ -23,7 +23,6 @@ async def servers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenera
             data_dir=str(tmp_path),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=1000,
             max_bytes=10**8,
             max_agents=10,
             max_agents_per_tenant=10,

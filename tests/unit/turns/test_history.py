@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.testing import Reply
 from reasond_server.types import FinishReason, HistoryMessage, Speaker
 from reasond_server.types.turns import TurnStart
@@ -25,7 +25,7 @@ class UnreachableStore(MemoryExecutionStore):
     """A store that cannot be reached so many times when it is asked for a page."""
 
     def __init__(self, time: WallClock) -> None:
-        super().__init__(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+        super().__init__(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
         self.fails = 0
 
     async def page(self, *arguments: Any, **options: Any) -> Sequence[Execution]:

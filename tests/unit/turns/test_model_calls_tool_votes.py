@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.testing import Reply
 from reasond_server.turns.policy import TurnPolicy
 from reasond_server.types import Budget, FinishReason, ToolCall
@@ -117,5 +116,5 @@ async def test_replies_are_recorded_where_content_is(*, records_content: bool) -
     await server.kill()
     running.cancel()
     await asyncio.wait([running])
-    assert isinstance(server.store, MemoryExecutionStore)
-    assert ("SECRET" in repr(server.store._table.logs[turn_id].records)) == records_content
+    kept = await server.store.read_checkpoint(CALLER.tenant, turn_id)
+    assert ("SECRET" in repr(kept.records)) == records_content

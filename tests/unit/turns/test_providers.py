@@ -11,7 +11,7 @@ import pytest
 
 from reasond_server.errors.base import InternalError, SettingsError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.turns.built_in_providers import BUILT_IN_NAMES, INSTALLED_PROVIDERS, build_providers
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.providers import ProviderStates
@@ -64,7 +64,7 @@ class Tally:
 
 
 def store_of(time: WallClock) -> MemoryExecutionStore:
-    return MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    return MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
 
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:

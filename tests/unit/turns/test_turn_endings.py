@@ -10,7 +10,7 @@ import pytest
 
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.turns import HandoffExpiredError, TurnNotAwaitingError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.testing import Reply
 from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_work import TurnWork
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture(name="servers")
 async def processes_on_one_store() -> AsyncGenerator[Servers, None]:
     time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
     found = Servers(store, time)
     yield found
     for server in found.all:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.errors.model import ContextExhaustedError, ModelProtocolError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.counting.requests import count_extras
 from reasond_server.llm.model import Role
@@ -43,7 +43,7 @@ class Rows(Note):
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
     time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
     return TurnServer(store, replies, time=time, **options)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reasond_server.errors.model import AnswerInvalidError, RequestRefusedError
-from reasond_server.eventlog.memory import MemoryExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.model import Role
 from reasond_server.testing import Reply
 from reasond_server.types import FinishReason, HistoryMessage, Speaker, ToolCall, ToolResult
@@ -18,7 +18,7 @@ SCHEMA = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}},
 
 def serve(*replies: str | Reply, **options: Any) -> TurnServer:
     time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
     return TurnServer(store, replies, time=time, **options)
 
 

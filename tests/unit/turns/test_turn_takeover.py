@@ -9,8 +9,8 @@ import pytest
 
 from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.errors.turns import ToolNotRegisteredError
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import Lease
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.testing import Reply
 from reasond_server.tools.execution import Tools
@@ -32,7 +32,7 @@ OTHER = Lease(owner="other", seconds=0)
 
 def serve(replies: Sequence[str | Reply], **options: Any) -> TurnServer:
     time = WallClock()
-    store = MemoryExecutionStore(max_executions=100, max_bytes=10**8, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**8, now=time.now, monotonic=time.monotonic)
     return TurnServer(store, replies, time=time, **options)
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from reasond_server.base.clock import Clock
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.stored.codec import encode_event
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.turns.policy import Mode, TurnPolicy
 from reasond_server.types.turns import TurnStart
 from tests.turning import CALLER, Note, TurnServer, WallClock, ask_tools, client_tool, settle
@@ -30,7 +30,7 @@ class StillClock(WallClock):
 async def write_log() -> list[str]:
     """Return the log of a turn with a tool of the server, a switch of the mode, a hand-off and an answer, as text."""
     time = StillClock()
-    store = MemoryExecutionStore(max_executions=10, max_bytes=10**7, now=time.now, monotonic=time.monotonic)
+    store = MemoryExecutionStore(max_bytes=10**7, now=time.now, monotonic=time.monotonic)
     asked = ask_tools(
         ("note", {"text": "n"}), ("mode_state_change", {"mode": "read"}), ("open_file", {"path": "a"}), text="I look."
     )

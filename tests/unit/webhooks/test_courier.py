@@ -93,7 +93,6 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator
         data_dir=str(tmp_path),
         now=time.now,
         monotonic=time.monotonic,
-        max_executions=9,
         max_bytes=10**6,
         max_agents=1,
     )

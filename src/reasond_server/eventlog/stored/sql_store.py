@@ -420,17 +420,15 @@ class TenantRooms:
 
     async def _count(self, tenant: str, kind: str) -> _Room:
         quota, rows = self._quota, await self._database.select(_COUNT, {"tenant": tenant})
-        executions = sum(count for _, _, count, _ in rows)
         waiting = {of: count for of, state, count, _ in rows if state == "suspended"}
         open_bytes = sum(int(size) for _, _, _, size in rows)
         if quota.store_bytes is not None:
             ((others,),) = await self._database.select(_COUNT_OTHERS, {"tenant": tenant})
-            quota = quota.beside(executions=0, open_bytes=int(others))
-        quota.require_room(kind=kind, executions=executions, waiting=waiting, open_bytes=open_bytes)
+            quota = quota.beside(int(others))
+        quota.require_room(kind=kind, waiting=waiting, open_bytes=open_bytes)
         # An execution of this kind may wait later on.
         own = sum(count for of, _, count, _ in rows if of == kind)
         bounds = [
-            None if quota.executions is None else quota.executions - executions,
             None if quota.waiting is None else max(1, quota.waiting - own),
             None if quota.max_bytes is None else 1 + (quota.max_bytes - open_bytes) // _LARGE_BYTES,
         ]

@@ -1,4 +1,4 @@
-"""Room in a SQLite file: what has expired goes, and in a full file what has ended before its time."""
+"""Room in a SQLite database: what has expired goes, and in a full file what has ended before its time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.storage.sqlite_file import SqliteFile
+    from reasond_server.storage.transactions import SqliteDatabase
 
 
 ResultT = TypeVar("ResultT")
@@ -41,12 +41,12 @@ WHERE before < :wanted ORDER BY expire_time LIMIT :limit
 class ClearedFile:
     """Keeps room in `file`; `now` is the time by which executions expire (UTC)."""
 
-    def __init__(self, *, file: SqliteFile, now: Callable[[], datetime]) -> None:
+    def __init__(self, *, file: SqliteDatabase, now: Callable[[], datetime]) -> None:
         self._file = file
         self._now = now
 
     async def write(self, job: Callable[[Connection], ResultT], *, then: Callable[[ResultT], None]) -> ResultT:
-        """Run `job` as `SqliteFile.write` does; while the file is full, what has ended makes room."""
+        """Run `job` as `SqliteDatabase.write` does; while the file is full, what has ended makes room."""
         for _ in range(_TRIES):
             try:
                 return await self._file.write(job, then=then)

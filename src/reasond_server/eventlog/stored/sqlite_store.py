@@ -1,4 +1,4 @@
-"""Event logs in one SQLite file, for one server process."""
+"""Event logs in one SQLite database, a file or in memory, for one server process."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from reasond_server.eventlog.stored.rows import (
 )
 from reasond_server.eventlog.stored.sql_store import SqlExecutionStore, TenantRooms
 from reasond_server.eventlog.stored.sqlite_clearing import ClearedFile
+from reasond_server.storage.sqlite_memory import SqliteMemory
 from reasond_server.storage.transactions import run_job
 from reasond_server.types import ExecutionState
 
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
-    from reasond_server.storage.sqlite_file import SqliteFile
-    from reasond_server.storage.transactions import Job, Values
+    from reasond_server.storage.transactions import Job, SqliteDatabase, Values
     from reasond_server.types import Execution, LoggedEvent
 
 _CREATE = """
@@ -121,7 +121,7 @@ class _FileDatabase:
 
     locking = ""
 
-    def __init__(self, file: SqliteFile, watchers: Watchers) -> None:
+    def __init__(self, file: SqliteDatabase, watchers: Watchers) -> None:
         self._file = file
         self._watchers = watchers
 
@@ -153,7 +153,7 @@ class _FileDatabase:
 
 
 class SqliteExecutionStore(SqlExecutionStore):
-    """An ExecutionStore in a `SqliteFile`; `monotonic` (seconds) measures leases.
+    """An ExecutionStore in a `SqliteDatabase`; `monotonic` (seconds) measures leases.
 
     The lock of the file ensures that no other process writes; therefore the leases of an earlier process have expired
     when `open` returns.
@@ -165,7 +165,7 @@ class SqliteExecutionStore(SqlExecutionStore):
     def __init__(
         self,
         *,
-        file: SqliteFile,
+        file: SqliteDatabase,
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
         largest_log_bytes: int = LARGEST_LOG_BYTES,
@@ -314,6 +314,22 @@ class SqliteExecutionStore(SqlExecutionStore):
     async def aclose(self) -> None:
         """See ExecutionStore."""
         await self._file.aclose()
+
+
+class MemoryExecutionStore(SqliteExecutionStore):
+    """An ExecutionStore that ends with the process; it holds `max_bytes` at most, or any number if that is 0."""
+
+    is_durable = False
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float],
+        max_bytes: int = 0,
+        quota: TenantQuota = UNBOUNDED,
+    ) -> None:
+        super().__init__(file=SqliteMemory(max_bytes), now=now, monotonic=monotonic, quota=quota)
 
 
 def _take_over(

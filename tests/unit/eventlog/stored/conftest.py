@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from reasond_server.assembly.stores import StoreOptions, open_stores
-from reasond_server.eventlog.memory import MemoryExecutionStore
 from reasond_server.eventlog.store import ExecutionStore
+from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from tests.stores.logs import START
 
 
@@ -53,7 +53,6 @@ async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened,
             data_dir=str(folder),
             now=time.now,
             monotonic=time.monotonic,
-            max_executions=1000,
             max_bytes=10**6,
             max_agents=10,
         )
@@ -75,7 +74,7 @@ async def open_one(url: str, folder: Path, time: Time) -> AsyncGenerator[Opened,
 async def any_store(request: pytest.FixtureRequest, tmp_path: Path, time: Time) -> AsyncGenerator[Opened, None]:
     """Each kind of store in turn."""
     if request.param == "memory":
-        store = MemoryExecutionStore(max_executions=1000, max_bytes=10**6, now=time.now)
+        store = MemoryExecutionStore(max_bytes=10**6, now=time.now, monotonic=time.monotonic)
         yield Opened(store=store, pass_time=time.advance)
         return
     url = ""

@@ -45,7 +45,6 @@ async def open_on(machine: Machine, url: str, folder: Path) -> AsyncGenerator[St
             monotonic=machine.monotonic,
             asks_database_time=True,
             steadiness=Steadiness(hold_s=HOLD_S),
-            max_executions=100,
             max_bytes=10**6,
             max_agents=9,
         )

@@ -12,7 +12,7 @@ from tests.stores.logs import HandWrittenLog, step
 from tests.unit.eventlog.stored.conftest import Time
 
 
-async def open_with(share: TenantShare, url: str, folder: Path, time: Time, *, max_file_bytes: int = 0) -> Stores:
+async def open_with(share: TenantShare, url: str, folder: Path, time: Time, *, max_bytes: int = 0) -> Stores:
     return await open_stores(
         StoreOptions(
             url=url,
@@ -20,17 +20,16 @@ async def open_with(share: TenantShare, url: str, folder: Path, time: Time, *, m
             now=time.now,
             monotonic=time.monotonic,
             tenant_share=share,
-            max_file_bytes=max_file_bytes,
-            max_executions=9,
-            max_bytes=10**6,
+            max_file_bytes=max_bytes,
+            max_bytes=max_bytes,
             max_agents=9,
         )
     )
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["", "memory:", "postgres"], ids=["sqlite", "memory", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else ""
+    return str(request.getfixturevalue("postgres_url")) if request.param == "postgres" else str(request.param)
 
 
 async def begin(stores: Stores, tenant: str, *, kind: str = "turn", plan: str = "{}") -> HandWrittenLog:
@@ -71,8 +70,9 @@ async def test_the_bytes_that_a_tenant_has_open_are_bounded_with_their_plans(
     await stores.aclose()
 
 
-async def test_a_file_with_a_bound_keeps_a_share_of_it_for_each_tenant(tmp_path: Path, time: Time) -> None:
-    stores = await open_with(TenantShare(share=0.5), "", tmp_path, time, max_file_bytes=2 * 1024 * 1024)
+@pytest.mark.parametrize("place", ["", "memory:"])
+async def test_a_file_with_a_bound_keeps_a_share_of_it_for_each_tenant(tmp_path: Path, time: Time, place: str) -> None:
+    stores = await open_with(TenantShare(share=0.5), place, tmp_path, time, max_bytes=2 * 1024 * 1024)
     for _ in range(20):
         await _wait_for_client(stores, time)
     with pytest.raises(TenantQuotaError, match=r"keeps 1048576 of one tenant"):
@@ -85,7 +85,7 @@ async def test_a_file_with_a_bound_keeps_a_share_of_it_for_each_tenant(tmp_path:
 async def test_what_one_tenant_has_ended_makes_room_and_others_lose_nothing(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:
-    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_file_bytes=2_000_000)
+    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_bytes=2_000_000)
     store = stores.executions
     other = await begin(stores, "acme")
     assert await other.write(step("x" * 10_000), other.result()) is None
@@ -121,7 +121,7 @@ async def test_a_database_without_a_bound_is_not_measured(postgres_url: str, tmp
 async def test_the_bytes_of_a_tenant_in_a_database_are_a_share_of_its_bound(
     postgres_url: str, tmp_path: Path, time: Time
 ) -> None:
-    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_file_bytes=2 * 1024 * 1024)
+    stores = await open_with(TenantShare(share=0.5), postgres_url, tmp_path, time, max_bytes=2 * 1024 * 1024)
     for _ in range(20):
         await _wait_for_client(stores, time)
     with pytest.raises(TenantQuotaError, match=r"keeps 1048576 of one tenant"):
@@ -136,8 +136,9 @@ async def _wait_for_client(stores: Stores, time: Time) -> None:
     await time.advance(5)
 
 
-async def test_several_tenants_together_leave_room_in_the_file_for_the_next(tmp_path: Path, time: Time) -> None:
-    stores = await open_with(TenantShare(share=0.5), "", tmp_path, time, max_file_bytes=8_000_000)
+@pytest.mark.parametrize("place", ["", "memory:"])
+async def test_several_tenants_together_leave_room_for_the_next(tmp_path: Path, time: Time, place: str) -> None:
+    stores = await open_with(TenantShare(share=0.5), place, tmp_path, time, max_bytes=8_000_000)
     begun = dict.fromkeys("abc", 0)
     for tenant in begun:
         with suppress(TenantQuotaError):
@@ -147,4 +148,14 @@ async def test_several_tenants_together_leave_room_in_the_file_for_the_next(tmp_
                 await time.advance(5)
     assert begun["a"] > begun["b"] > begun["c"] > 0
     await begin(stores, "late", plan="x" * 200_000)
+    await stores.aclose()
+
+
+async def test_a_tenant_at_its_quota_keeps_nobody_else_from_beginning(url: str, tmp_path: Path, time: Time) -> None:
+    stores = await open_with(TenantShare(waiting=1), url, tmp_path, time)
+    log = await begin(stores, "hostile")
+    assert await log.suspend(step()) is None
+    with pytest.raises(TenantQuotaError):
+        await begin(stores, "hostile")
+    await begin(stores, "acme")
     await stores.aclose()

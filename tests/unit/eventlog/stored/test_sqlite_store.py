@@ -20,6 +20,8 @@ from reasond_server.eventlog.stored.sql_store import _PAGES
 from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.storage.revisions import build_sqlite_statements
 from reasond_server.storage.sqlite_file import SqliteFile
+from reasond_server.storage.sqlite_memory import SqliteMemory
+from reasond_server.storage.transactions import SqliteDatabase
 from tests.stores.conformance import ExecutionStoreConformance
 from tests.stores.logs import HandWrittenLog, first_event, step
 from tests.unit.eventlog.stored.conftest import Time, open_one
@@ -115,8 +117,16 @@ async def test_forgotten_content_is_in_no_file_any_more(tmp_path: Path, time: Ti
         assert SECRET not in _bytes_of(tmp_path)
 
 
-async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, time: Time) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=200 * 1024)
+async def open_bounded(place: str, folder: Path, kibibytes: int) -> SqliteDatabase:
+    """Open a database with room for about so much; the bound of a file includes its empty tables."""
+    if place == "memory":
+        return SqliteMemory(kibibytes * 1024)
+    return await SqliteFile.open(folder / "a.db", max_file_bytes=(kibibytes + 160) * 1024)
+
+
+@pytest.mark.parametrize("place", ["file", "memory"])
+async def test_a_full_store_refuses_writers_and_serves_readers(tmp_path: Path, time: Time, place: str) -> None:
+    file = await open_bounded(place, tmp_path, 40)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()
@@ -134,8 +144,9 @@ async def test_a_full_file_refuses_writers_and_serves_readers(tmp_path: Path, ti
     await store.aclose()
 
 
-async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=352 * 1024)
+@pytest.mark.parametrize("place", ["file", "memory"])
+async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time, place: str) -> None:
+    file = await open_bounded(place, tmp_path, 192)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     log = HandWrittenLog.new(store, tenant="acme")
     await log.create()
@@ -153,10 +164,11 @@ async def test_what_is_past_its_time_makes_room(tmp_path: Path, time: Time) -> N
     await store.aclose()
 
 
-async def test_in_a_full_file_the_oldest_of_the_tenant_that_has_most_goes_first_and_others_lose_nothing(
-    tmp_path: Path, time: Time
+@pytest.mark.parametrize("place", ["file", "memory"])
+async def test_in_a_full_store_the_oldest_of_the_tenant_that_has_most_goes_first_and_others_lose_nothing(
+    tmp_path: Path, time: Time, place: str
 ) -> None:
-    file = await SqliteFile.open(tmp_path / "a.db", max_file_bytes=1024 * 1024)
+    file = await open_bounded(place, tmp_path, 864)
     store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
     small = await _end_log(store, "small", 20_000, time.now())
     logs = [await _end_log(store, "large", 30_000, time.now() + timedelta(seconds=second)) for second in range(60)]
@@ -253,7 +265,6 @@ async def test_an_address_of_no_known_form_is_refused(tmp_path: Path, time: Time
                     data_dir=str(tmp_path),
                     now=time.now,
                     monotonic=time.monotonic,
-                    max_executions=1,
                     max_bytes=1,
                     max_agents=1,
                 )
