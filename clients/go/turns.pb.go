@@ -400,7 +400,7 @@ func (TurnState) EnumDescriptor() ([]byte, []int) {
 // A tool that the client executes.
 type ClientTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required.
+	// Its name, `^[a-zA-Z0-9_-]{1,128}$`; not that of a server tool. Required.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// One or two sentences for the model, at most 20,000 characters.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`

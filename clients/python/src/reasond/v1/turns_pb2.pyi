@@ -232,7 +232,7 @@ class ClientTool(google.protobuf.message.Message):
     DESCRIPTION_FIELD_NUMBER: builtins.int
     PARAMETERS_JSON_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required."""
+    """Its name, `^[a-zA-Z0-9_-]{1,128}$`; not that of a server tool. Required."""
     description: builtins.str
     """One or two sentences for the model, at most 20,000 characters."""
     parameters_json: builtins.str

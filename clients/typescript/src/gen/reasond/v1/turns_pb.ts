@@ -30,7 +30,7 @@ export const file_reasond_v1_turns: GenFile = /*@__PURE__*/
  */
 export type ClientTool = Message<"reasond.v1.ClientTool"> & {
   /**
-   * Its name, `^[a-zA-Z0-9_-]{1,64}$`; not that of a server tool. Required.
+   * Its name, `^[a-zA-Z0-9_-]{1,128}$`; not that of a server tool. Required.
    *
    * @generated from field: string name = 1;
    */
