@@ -32,7 +32,7 @@ def tokens(value: object) -> dict[str, Any]:
     return {"budget": {"max_total_tokens": value}}
 
 
-def elapsed(value: object) -> dict[str, Any]:
+def span(value: object) -> dict[str, Any]:
     return {"budget": {"max_elapsed": value}}
 
 
@@ -65,9 +65,9 @@ def heat(value: object) -> dict[str, Any]:
         (TASK, tokens("1_0"), "budget.max_total_tokens", f"{WHOLE}, got '1_0'"),
         (TASK, tokens("٣"), "budget.max_total_tokens", WHOLE),
         (TASK, tokens("9" * 5000), "budget.max_total_tokens", WHOLE),
-        (TASK, elapsed("1"), "budget.max_elapsed", f"{DURATION}, got '1'"),
-        (TASK, elapsed({"seconds": 1}), "budget.max_elapsed", DURATION),
-        (TASK, elapsed("1_0s"), "budget.max_elapsed", DURATION),
+        (TASK, span("1"), "budget.max_elapsed", f"{DURATION}, got '1'"),
+        (TASK, span({"seconds": 1}), "budget.max_elapsed", DURATION),
+        (TASK, span("1_0s"), "budget.max_elapsed", DURATION),
         (TASK, image("!!!"), "images[0].data", f"{BASE64}, got '!!!'"),
         (TASK, image("é"), "images[0].data", BASE64),
         (TASK, image("a"), "images[0].data", BASE64),
@@ -112,7 +112,7 @@ def test_other_json_is_refused(kind: type[Message], given: dict[str, Any], field
         (tokens("1e3"), tokens(1000)),
         (tokens("1.5e1"), tokens(15)),
         (tokens(5.0), tokens(5)),
-        (elapsed("-1.5s"), elapsed("-1.500s")),
+        (span("-1.5s"), span("-1.500s")),
         (image("aG-_"), image("aG+/")),
         (image("aGk"), image("aGk=")),
         ({"query": None, "chain_of_thought": None, "react": {}}, {"react": {}}),
