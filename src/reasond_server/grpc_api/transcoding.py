@@ -6,26 +6,22 @@ The handlers are those of the servicers without the layers of gRPC: whoever call
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from google.protobuf import descriptor_pool, json_format
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message_factory import GetMessageClass
 
-from reasond_server.base.violations import suggest_nearest
-from reasond_server.errors.base import show
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.handlers import find_behaviour, make_runner
-from reasond_server.grpc_api.json_checks import check_fields, find_fields, find_part, is_repeated
-from reasond_server.grpc_api.requests import invalid
+from reasond_server.grpc_api.json_reader import nest_query, read_message
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from google.protobuf.descriptor import Descriptor, MethodDescriptor
+    from google.protobuf.descriptor import MethodDescriptor
     from google.protobuf.descriptor_pb2 import MethodOptions
     from google.protobuf.message import Message
 
@@ -88,7 +84,7 @@ class TranscodedRpc:
         method = find_method(path)
         self._path = path
         self.bindings = list_bindings(method.GetOptions())
-        self._kind = GetMessageClass(method.input_type)
+        self._kind = method.input_type
         self.is_stream = handler.response_streaming
         self._run = make_runner(find_behaviour(handler), is_stream=self.is_stream)
 
@@ -110,12 +106,9 @@ class TranscodedRpc:
             ReasondError: the request is none of this RPC, or the call failed.
         """
         begin(RpcCall(method=self._path, call_id=call_id, principal=caller, transport=REST))
-        request = self._kind()
-        fields = {**nest_query(request, query), **given}
-        if is_long:
-            await asyncio.to_thread(fill_message, request, fields)
-        else:
-            fill_message(request, fields)
+        fields = {**nest_query(self._kind, query), **given}
+        read = partial(read_message, self._kind, fields)
+        request = await asyncio.to_thread(read) if is_long else read()
         answer = await self._run(request, _Context(write))
         return {} if self.is_stream else await _write_json(answer)
 
@@ -146,43 +139,3 @@ async def _write_json(message: Message) -> dict[str, Any]:
 
 def _to_json(message: Message) -> dict[str, Any]:
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
-
-
-def fill_message(request: Message, fields: Mapping[str, Any]) -> None:
-    """Set the fields of a request.
-
-    Raises:
-        InvalidRequestError: JSON has other fields than the request, or other values than they take.
-    """
-    check_fields(fields, request.DESCRIPTOR)
-    json_format.ParseDict(dict(fields), request)
-
-
-def nest_query(request: Message, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the fields in a query as JSON; `range.offset` is a field of the message `range`.
-
-    Raises:
-        InvalidRequestError: there is no such field, or it stands there twice.
-    """
-    fields: dict[str, Any] = {}
-    for path, text in query:
-        place = fields
-        kind: Descriptor | None = request.DESCRIPTOR
-        field: FieldDescriptor | None = None
-        for name in path.split("."):
-            if field is not None:
-                place, kind = place.setdefault(field.name, {}), find_part(field)
-            field = None if kind is None else find_fields(kind).get(name)
-            if field is None:
-                break
-        if field is None or find_part(field) is not None:
-            hint = suggest_nearest(path, request.DESCRIPTOR.fields_by_name)
-            raise invalid(show(path), f"is no parameter of this address{hint}")
-        if is_repeated(field):
-            place.setdefault(field.name, []).append(text)
-        elif field.name in place:
-            raise invalid(path, "stands in the query twice")
-        else:
-            is_word = field.type == FieldDescriptor.TYPE_BOOL and text in {"true", "false"}
-            place[field.name] = text == "true" if is_word else text
-    return fields

@@ -50,8 +50,8 @@ REST_ROOT: Final = "/api/v1/"
 OPENAPI_PATH: Final = "/openapi.json"
 _HINT: Final = f"GET {OPENAPI_PATH} describes the addresses, JSON-RPC is at {REST_ROOT}jsonrpc"
 _CLOSE: Final = (b"connection", b"close")
-# A longer body may have more than 1,000 messages, which take 30 ms to read.
-_LONG_BYTES: Final = 4096
+# A longer body may have more than 4,000 messages, which take 15 ms to read.
+_LONG_BYTES: Final = 16 * 1024
 # Errors of the core by the statuses of HTTP that have none of their own among them.
 _REFUSALS: Final[Mapping[int, type[ReasondError]]] = {
     404: MethodNotFoundError,

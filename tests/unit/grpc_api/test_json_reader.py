@@ -9,7 +9,7 @@ from google.protobuf import json_format
 
 from reasond.v1 import agent_service_pb2, execution_pb2, reasoning_service_pb2
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.json_checks import check_fields
+from reasond_server.grpc_api.json_reader import read_message
 from reasond_server.grpc_api.transcoding import find_method
 from tests.rest_calls import RPCS
 
@@ -50,15 +50,16 @@ def heat(value: object) -> dict[str, Any]:
         (TASK, {"history": [{"text": "a"}, {"text": 1}]}, "history[1].text", "must be a string, got 1"),
         (TASK, {"stop": "a"}, "stop", "must be a list, got 'a'"),
         (TASK, {"stop": ["a", ["b"]]}, "stop[1]", "must be a string, got ['b']"),
-        (TASK, {"custom": []}, "custom", "must be an object, got []"),
+        (TASK, {"custom": []}, "custom", "must be an object with numbers up to 1.8e308, got []"),
+        (TASK, {"custom": {"a": [10**400]}}, "custom", "must be an object with numbers up to 1.8e308, got"),
         (TASK, {"foo-bar": 1}, "'foo-bar'", "is no field of this request; known are"),
         (TASK, {"Failed to parse a field": 1}, "'Failed to parse a field'", "is no field"),
         (TASK, {"strateggy": 1}, "strateggy", "is no field of this request; did you mean 'strategy'?"),
         (TASK, {"chain_of_thought": {}, "react": {}}, "react", "cannot stand beside chain_of_thought"),
         (TASK, {"answerSchemaJson": "", "answer_schema_json": ""}, "answer_schema_json", "beside answerSchemaJson"),
-        (TASK, heat("warm"), "chain_of_thought.temperature", "must be a number, got 'warm'"),
-        (TASK, heat(True), "chain_of_thought.temperature", "must be a number, got True"),
-        (TASK, heat(10**400), "chain_of_thought.temperature", "must be a number, got 1000"),
+        (TASK, heat("warm"), "chain_of_thought.temperature", "must be a number up to 1.8e308, got 'warm'"),
+        (TASK, heat(True), "chain_of_thought.temperature", "must be a number up to 1.8e308, got True"),
+        (TASK, heat(10**400), "chain_of_thought.temperature", "must be a number up to 1.8e308, got 1000"),
         (TASK, tokens(1.5), "budget.max_total_tokens", f"{WHOLE}, got 1.5"),
         (TASK, tokens(True), "budget.max_total_tokens", f"{WHOLE}, got True"),
         (TASK, tokens(2**63), "budget.max_total_tokens", f"{WHOLE}, got 9223372036854775808"),
@@ -97,7 +98,7 @@ def heat(value: object) -> dict[str, Any]:
 )
 def test_other_json_is_refused(kind: type[Message], given: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        check_fields(given, kind.DESCRIPTOR)
+        read_message(kind.DESCRIPTOR, given)
     (violation,) = refused.value.violations
     assert violation.field == field
     assert words in violation.description
@@ -115,14 +116,21 @@ def test_other_json_is_refused(kind: type[Message], given: dict[str, Any], field
         (span("-1.5s"), span("-1.500s")),
         (image("aG-_"), image("aG+/")),
         (image("aGk"), image("aGk=")),
+        ({"custom": {"a": [1, None, {"b": True}], "c": "d"}}, {"custom": {"a": [1, None, {"b": True}], "c": "d"}}),
         ({"query": None, "chain_of_thought": None, "react": {}}, {"react": {}}),
         ({"answerSchemaJson": "{}"}, {"answer_schema_json": "{}"}),
         ({"history": [{"role": 1}]}, {"history": [{"role": "SPEAKER_USER"}]}),
     ],
 )
 def test_all_spellings_of_the_protos_are_taken(given: dict[str, Any], read: dict[str, Any]) -> None:
-    check_fields(given, TASK.DESCRIPTOR)
-    assert json_format.ParseDict(given, TASK()) == json_format.ParseDict(read, TASK())
+    assert read_message(TASK.DESCRIPTOR, given) == json_format.ParseDict(read, TASK())
+
+
+def test_maps_are_read() -> None:
+    scheme = {"oauth2SecurityScheme": {"flows": {"clientCredentials": {"tokenUrl": "u", "scopes": {"a": "b"}}}}}
+    given = {"agent_id": "a", "card": {"securitySchemes": {"x": scheme}}}
+    kind = agent_service_pb2.RegisterAgentRequest
+    assert read_message(kind.DESCRIPTOR, given) == json_format.ParseDict(given, kind())
 
 
 def test_every_field_of_every_request_is_checked() -> None:
@@ -137,7 +145,7 @@ def test_every_field_of_every_request_is_checked() -> None:
                 value = {"?": 1} if part is None else 1
                 given = [value] if field.default_value == [] else value
                 with pytest.raises(InvalidRequestError, match="must be"):
-                    check_fields({field.name: given}, kind)
+                    read_message(kind, {field.name: given})
             elif part.full_name not in seen:
                 visit(part)
 
