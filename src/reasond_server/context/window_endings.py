@@ -56,6 +56,14 @@ class WindowEnding:
         return self.finish_reason in {FinishReason.ANSWERED, FinishReason.ANSWERED_UNTAGGED}
 
 
+def adds_nothing(window: Window, reply: ModelReply) -> bool:
+    """Return whether `<continue>` without a word says that a passage adds nothing to the notes."""
+    is_whole = reply.finish is ModelFinish.STOP
+    return (
+        window.reading is not None and is_whole and reply.parsed.kind is TagKind.CONTINUE and not reply.parsed.written
+    )
+
+
 class EndingJudge:
     """Decides after each window whether the run ends; `best` is the last tagged answer, complete or not."""
 
@@ -69,7 +77,7 @@ class EndingJudge:
         content = parsed.content.strip()
         answer = content if parsed.kind is TagKind.ANSWER else ""
         self.best = answer or self.best
-        self._empty_in_a_row = 0 if parsed.written else self._empty_in_a_row + 1
+        self._empty_in_a_row = 0 if parsed.written or adds_nothing(window, reply) else self._empty_in_a_row + 1
         if reply.finish is ModelFinish.CONTENT_FILTER:
             return WindowEnding(answer=self.best, finish_reason=FinishReason.CONTENT_FILTERED)
         if answer and parsed.is_closed and window.may_answer:

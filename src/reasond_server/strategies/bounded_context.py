@@ -13,7 +13,7 @@ from reasond_server.context.calls import ModelReply, run_by_size, stream_reply
 from reasond_server.context.carryover import Carryover, Compression, Summary, compress, summarize
 from reasond_server.context.tags import restore
 from reasond_server.context.window_accounts import WindowAccounts
-from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding
+from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding, adds_nothing
 from reasond_server.context.window_fitting import fit_windows
 from reasond_server.context.window_plan import (
     MAX_CHUNK_SIZE,
@@ -308,7 +308,8 @@ class _Progress:
         window, written = fitted.window, reply.parsed.written
         is_generated = ending is None and bool(written)
         made = self._compress(reply, summary) if is_generated else None
-        self.is_unread = fitted.shows_text and ending is None and not written
+        is_empty = ending is None and not written
+        self.is_unread = fitted.shows_text and is_empty and not adds_nothing(window, reply)
         self.accounts.warn(_AGAIN if self.is_unread else "")
         self.accounts.warn(_LOOP if reply.is_loop else "")
         notes = made.text if made else ""

@@ -246,6 +246,24 @@ async def test_every_segment_is_shown_once_and_again_only_after_an_empty_reply()
     assert made.metrics.reading_iterations == len(segments)
 
 
+@pytest.mark.parametrize("nothing", ["<continue>", "<continue></continue>", "<continue> \n</continue>"])
+async def test_passages_that_add_nothing_are_read_once_and_keep_the_notes(nothing: str) -> None:
+    numbers = count()
+    model = FunctionModel(lambda request: read_on(request, next(numbers)))
+
+    def read_on(request: ChatRequest, number: int) -> str:
+        if "<passage" not in user(request):
+            return "<answer>4</answer>"
+        return "<continue>four gates</continue>" if number == 0 else nothing
+
+    made = await run(model, material=LONG)
+    segments = [detail.reading.segment for detail in made.details if detail.reading]
+    assert segments == [*range(1, max(segments) + 1)]
+    assert len(segments) > 3, "more than two in a row add nothing"
+    assert f"<notes {NONCE}>\nfour gates\n</notes {NONCE}>" in user(model.requests[-1])
+    assert (made.ending, made.outcome.warnings) == (("4", FinishReason.ANSWERED), ())
+
+
 async def test_a_segment_that_twice_brings_nothing_ends_the_run_as_truncated() -> None:
     with ScriptedModel(["<continue>seen</continue>", "", ""]) as model:
         made = await run(model, material=LONG)
