@@ -146,7 +146,7 @@ async def measure_resuming(url: str, folder: str, resumed: int) -> dict[str, flo
     calls = [*([("note", NOTE)] * TOOL_CALLS), READ]
     reentries: list[TurnReentry] = []
     took: list[float] = []
-    async with open_store(url, folder, resumed) as store:
+    async with open_store(url, folder) as store:
         settings = {"REASOND__TURNS__MAX_MODEL_CALLS": "500", "REASOND__TURNS__MAX_TOOL_CALLS": "1000"}
         async with open_core(CallingModel(calls), store=store, tools=[Note()], settings=settings) as core:
 

@@ -97,8 +97,9 @@ def heat(value: object) -> dict[str, Any]:
     ],
 )
 def test_other_json_is_refused(kind: type[Message], given: dict[str, Any], field: str, words: str) -> None:
+    descriptor: Any = kind.DESCRIPTOR
     with pytest.raises(InvalidRequestError) as refused:
-        read_message(kind.DESCRIPTOR, given)
+        read_message(descriptor, given)
     (violation,) = refused.value.violations
     assert violation.field == field
     assert words in violation.description
