@@ -201,7 +201,7 @@ def assemble(
 
     Tool servers are not connected before `Core.tools` is started.
 
-    `store`, `directory` and `snapshots` are the opened stores of the settings; without them everything is in memory.
+    `store`, `directory` and `snapshots` are the opened stores of the settings; one that is left out is in memory.
 
     Raises:
         SettingsError: a strategy or a tool cannot be loaded, or its table is not valid.
@@ -209,15 +209,16 @@ def assemble(
     clock = clock or make_system_clock()
     registry = build_registry(settings) if registry is None else registry
     tools = build_tools(settings.tools, observer=observer) if tools is None else tools
-    in_memory = open_memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
-    store = store or in_memory.executions
-    kept_snapshots, directory = snapshots or in_memory.snapshots, directory or in_memory.agents
+    if store is None or snapshots is None or directory is None:
+        in_memory = open_memory_stores(replace(_store_options_of(settings, clock), now=clock.expiry_now))
+        store, snapshots = store or in_memory.executions, snapshots or in_memory.snapshots
+        directory = directory or in_memory.agents
     models = _build_offered_models(settings, model, backends := backends or {})
     programs = _build_programs(settings, workshop, observer=observer)
     kind = ReasoningKind(clock=clock, tools=tools, programs=programs, find_strategy=registry.get, models=models)
     turn_kind = _build_turn_kind(settings, kind, store=store, tools=tools, backends=backends, observer=observer)
     repair_kind = _build_repair_kind(
-        settings, clock, kept_snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
+        settings, clock, snapshots, workshop or _CLOSED, backends, engine=engine, observer=observer
     )
     runner = Runner(
         store=store,
@@ -229,7 +230,7 @@ def assemble(
         carry_over=limits.carry_over,
         observer=observer,
         tracing=tracing,
-        sweep=lambda limit: kept_snapshots.sweep(now=clock.expiry_now(), limit=limit),
+        sweep=lambda limit: snapshots.sweep(now=clock.expiry_now(), limit=limit),
         tell=tell,
     )
     desks = _build_desks(settings, store=store, runner=runner, clock=clock)
