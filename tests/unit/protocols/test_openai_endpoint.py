@@ -60,7 +60,7 @@ async def test_a_stream_tells_the_steps_as_reasoning_and_then_the_answer() -> No
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:-1]]
     assert deltas == [
         {"role": "assistant", "content": ""},
-        {"reasoning_content": "6 times 7 is 42.\n\n", "reasoning": "6 times 7 is 42.\n\n"},
+        {"reasoning_content": "6 times 7 is 42.", "reasoning": "6 times 7 is 42."},
         {"content": "42"},
         {},
     ]
@@ -81,8 +81,35 @@ async def test_text_is_told_while_it_is_written_where_that_is_asked_for() -> Non
     model = FunctionModel(lambda _: Reply(pieces=["6 times ", "7 is 42.", "<answer>42</answer>"]))
     async with serve_chats(model) as site:
         chunks = chunks_of(await site.stream(reasond={"include_deltas": True}))
-    assert deltas_of(chunks, "reasoning") == "6 times 7 is 42.42\n\n"
+    assert deltas_of(chunks, "reasoning") == "6 times 7 is 42.42"
     assert deltas_of(chunks, "content") == "42"
+
+
+@pytest.mark.parametrize("include_deltas", [False, True])
+async def test_the_answer_of_direct_is_content_while_it_is_written(include_deltas: bool) -> None:  # noqa: FBT001 - the parameter of a test
+    hold = asyncio.Event()
+    model = FunctionModel(lambda _: Reply(pieces=["Six times", " seven is ", "42.\n"], hold=hold, hold_after=2))
+    body = {"model": "reasond/direct", "messages": QUESTION, "stream": True}
+    body["reasond"] = {"include_deltas": include_deltas}
+    async with serve_chats(model) as site:
+        async with site.client.stream("POST", CHAT, json=body) as response:
+            lines: list[str] = []
+            async for line in response.aiter_lines():
+                lines.append(line)
+                if "seven" in line:
+                    hold.set()
+        whole = await site.ask(model="reasond/direct")
+    chunks = chunks_of([line for line in lines if line])
+    assert deltas_of(chunks, "reasoning") == ""
+    assert deltas_of(chunks, "content") == whole.json()["choices"][0]["message"]["content"] == "Six times seven is 42."
+
+
+async def test_an_answer_that_a_schema_may_mend_is_told_at_its_end() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    model = FunctionModel(lambda _: Reply(pieces=["4", "2"]))
+    async with serve_chats(model) as site:
+        chunks = chunks_of(await site.stream(model="reasond/direct", response_format=form))
+    assert [chunk["choices"][0]["delta"].get("content") for chunk in chunks] == ["", "42", None]
 
 
 async def test_a_silent_stream_has_heartbeats_as_comments() -> None:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.http_api.exchange import frame_event
+from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import write_usage
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
+    from reasond_server.protocols.followed_runs import FollowedRun
     from reasond_server.types import StreamEvent, ToolCall, Usage
 
 _LENGTH: Final = "length"
@@ -65,6 +67,34 @@ class ChunkFrames:
 
     def _write(self, rest: dict[str, Any]) -> bytes:
         return frame_event(self._head + b"," + to_json(rest, inf_nan_mode="null")[1:])
+
+
+class ChoiceFrames:
+    """Writes the chunks of the choice at `place`: its thinking is reasoning, its text content."""
+
+    def __init__(self, frames: ChunkFrames, place: int, run: FollowedRun) -> None:
+        self._frames = frames
+        self._place = place
+        self._run = run
+        self._has_thought = False
+        self._is_next = False
+
+    def think(self, text: str) -> Iterator[bytes]:
+        """Yield a chunk of reasoning, apart from that of an earlier step."""
+        yield self._frames.reason(self._place, BETWEEN + text if self._is_next else text)
+        self._has_thought, self._is_next = True, False
+
+    def end_thinking(self) -> Iterator[bytes]:
+        """Yield nothing; what is thought from here on belongs to another step."""
+        self._is_next = self._has_thought
+        yield from ()
+
+    def say(self, text: str, *, is_whole: bool = True) -> Iterator[bytes]:
+        """Yield a chunk of content."""
+        yield from self.end_thinking()
+        if text:
+            logprobs = self._run.logprobs if is_whole else None
+            yield self._frames.choose(self._place, {"content": text}, logprobs=logprobs)
 
 
 def describe_completion(execution_id: str, created: datetime, model: str, *, kind: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from reasond_server.base.asyncio_tasks import interleave
 from reasond_server.llm.model import find_image_tokens
 from reasond_server.protocols.chat.chat_params import read_chat
 from reasond_server.protocols.chat.completion_json import (
+    ChoiceFrames,
     ChunkFrames,
     describe_completion,
     map_finish_reason,
@@ -25,11 +26,12 @@ from reasond_server.protocols.chat.completion_json import (
 )
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning, write_usage
+from reasond_server.protocols.live_answers import AnswerTeller
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
-from reasond_server.types import NOTHING, Heartbeat
+from reasond_server.types import NOTHING, Heartbeat, Task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from datetime import datetime
 
     from reasond_server.protocols.asked_runs import AskedRuns
@@ -106,21 +108,33 @@ class Completions:
         asked = read_chat(await self._documents.unfold(caller, params, "messages"), self._catalogue)
         runs = [FollowedRun() for _ in range(asked.answers)]
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
-        followed = [self._runs.follow(caller, one, include_deltas=one.include_deltas) for one in _split(asked)]
+        is_live = _is_live(asked, params)
+        tellers = [
+            AnswerTeller(
+                ChoiceFrames(frames, place, run),
+                shows_thinking=True,
+                shows_deltas=asked.include_deltas,
+                is_live=is_live,
+            )
+            for place, run in enumerate(runs)
+        ]
+        include_deltas = asked.include_deltas or is_live
+        followed = [self._runs.follow(caller, one, include_deltas=include_deltas) for one in _split(asked)]
         async with aclosing(interleave(followed)) as events:
             async for place, event in events:
                 run = runs[place]
                 if event is None:
                     unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
-                    yield _write_end(frames, place, run, run.describe((*asked.warnings, *unused)))
+                    for frame in (*tellers[place].end(run), *_end(frames, place, run, asked.warnings, unused)):
+                        yield frame
                     continue
                 if not run.execution_id:
                     run.execution_id = event.execution_id
                     yield frames.begin(place, event)
-                if text := run.take(event.event):
-                    yield frames.reason(place, text)
-                elif isinstance(event.event, Heartbeat):
+                if isinstance(event.event, Heartbeat):
                     yield HEARTBEAT
+                for frame in tellers[place].tell(run, event.event):
+                    yield frame
         if usage := frames.tell_usage(sum((each.usage for each in runs), NOTHING)):
             yield usage
         yield DONE
@@ -156,16 +170,19 @@ def _split(asked: Asked) -> Sequence[Asked]:
     return [replace(asked, request_id=f"{key}-{place}" if key else "") for place in range(asked.answers)]
 
 
-def _write_end(frames: ChunkFrames, place: int, run: FollowedRun, own: Mapping[str, Any]) -> bytes:
-    """Return the last chunks of a choice: its calls, its content, and how it ended."""
-    calls = [{"index": index, **write_call(call)} for index, call in enumerate(run.list_calls())]
-    return b"".join(
-        (
-            frames.choose(place, {"tool_calls": calls}) if calls else b"",
-            frames.choose(place, {"content": run.content}, logprobs=run.logprobs) if run.content else b"",
-            frames.choose(place, {}, map_finish_reason(run.finish_reason), reasond=own),
-        )
-    )
+def _is_live(asked: Asked, params: ChatParams) -> bool:
+    """Return whether the answer is told while it is written: where it is neither mended nor told with probabilities."""
+    return isinstance(asked.source, Task) and asked.source.answer_schema is None and not params.logprobs
+
+
+def _end(
+    frames: ChunkFrames, place: int, run: FollowedRun, warnings: Sequence[str], unused: Sequence[str]
+) -> Iterator[bytes]:
+    """Yield the last chunks of a choice: its calls, and how it ended."""
+    if calls := [{"index": index, **write_call(call)} for index, call in enumerate(run.list_calls())]:
+        yield frames.choose(place, {"tool_calls": calls})
+    own = run.describe((*warnings, *unused))
+    yield frames.choose(place, {}, map_finish_reason(run.finish_reason), reasond=own)
 
 
 def _write_choice(place: int, run: FollowedRun) -> tuple[dict[str, Any], Sequence[str]]:

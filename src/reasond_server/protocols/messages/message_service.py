@@ -11,9 +11,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning
-from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
+from reasond_server.protocols.live_answers import AnswerTeller
 from reasond_server.protocols.messages.message_json import (
     PING,
     MessageFrames,
@@ -25,11 +24,10 @@ from reasond_server.protocols.messages.message_json import (
 )
 from reasond_server.protocols.messages.message_params import read_message_request
 from reasond_server.protocols.openai_requests import write_input
-from reasond_server.types import Heartbeat, Iteration, TextDelta
-from reasond_server.types.turns import ModelCallStep
+from reasond_server.types import Heartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable
     from datetime import datetime
 
     from reasond_server.llm.model import TokenCounter
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.messages.message_params import MessageParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import AnswerPlace, Cursor, Principal
+    from reasond_server.types import Cursor, Principal
 
 
 class Messages:
@@ -95,7 +93,7 @@ class Messages:
         """
         asked = await self._read(caller, params)
         run, frames = FollowedRun(has_texts=True), MessageFrames()
-        teller = _Teller(frames, shows_thinking=params.shows_thinking, shows_deltas=asked.include_deltas)
+        teller = AnswerTeller(frames, shows_thinking=params.shows_thinking, shows_deltas=asked.include_deltas)
         followed = self._runs.follow(caller, asked, include_deltas=True, may_return=True)
         async with aclosing(followed) as events:
             async for event in events:
@@ -148,73 +146,3 @@ class Messages:
         unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
         await self._attachments.settle(caller, run.execution_id, asked.request_id, is_forgotten=False)
         return run.describe((*asked.warnings, *unused))
-
-
-class _Teller:
-    """Tells the events of a run as thinking and text; text while it is written, where the log will begin with it.
-
-    Attributes:
-        said: the text that was told last.
-    """
-
-    def __init__(self, frames: MessageFrames, *, shows_thinking: bool, shows_deltas: bool) -> None:
-        self._frames = frames
-        self._shows_thinking = shows_thinking
-        self._shows_deltas = shows_thinking and shows_deltas
-        self._draft: LiveAnswer | None = None
-        self.said = ""
-
-    def tell(self, run: FollowedRun, event: object) -> Iterator[bytes]:
-        """Yield what `event` tells, which `run` takes.
-
-        Raises:
-            CursorExpiredError: text that was told of the answer does not count any more.
-        """
-        if isinstance(event, TextDelta) and event.place is not None:
-            yield from self._show(event.text, event.place)
-            return
-        if isinstance(event, TextDelta) and not self._shows_deltas:
-            return
-        before = len(run.said)
-        text = run.take(event)
-        draft = self._draft
-        if isinstance(event, Iteration | ModelCallStep):
-            self._draft = None
-            if draft is not None and draft.has_begun:
-                yield from self._settle(draft, event)
-                return
-        if self._shows_thinking:
-            is_piece = isinstance(event, TextDelta)
-            if piece := text if is_piece else text.removesuffix(BETWEEN):
-                yield from self._frames.think(piece)
-            if text and not is_piece:
-                yield from self._frames.end_thinking()
-        for self.said in run.said[before:]:
-            yield from self._frames.say(self.said)
-
-    def _show(self, text: str, place: AnswerPlace) -> Iterator[bytes]:
-        draft = self._draft = self._draft or LiveAnswer(place.edition)
-        has_begun = draft.has_begun
-        certain = draft.add(text, place.at)
-        if certain and not has_begun and self._shows_thinking and place.thinking.strip():
-            yield from self._frames.think(place.thinking.strip())
-        if certain:
-            yield from self._frames.say(certain, is_whole=False)
-
-    def _settle(self, draft: LiveAnswer, step: Iteration | ModelCallStep) -> Iterator[bytes]:
-        """Yield the rest of the text that was told while it was written."""
-        text = step.text.strip() if isinstance(step, ModelCallStep) else getattr(step.detail, "answer", "")
-        if text and draft.edition != step.edition:
-            raise build_lost_error()
-        self.said = text or draft.written
-        yield from self._frames.say(draft.rest(self.said))
-
-    def end(self, run: FollowedRun) -> Iterator[bytes]:
-        """Yield what was not told yet of the thinking and the answer."""
-        draft, self._draft = self._draft, None
-        if draft is not None and draft.has_begun:
-            self.said = run.content if run.content.startswith(draft.written) else draft.written
-            yield from self._frames.say(draft.rest(self.said))
-        yield from self._frames.end_thinking()
-        if run.content not in {"", self.said}:
-            yield from self._frames.say(run.content)
