@@ -63,12 +63,12 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).resolve().parent
 PROBLEMS: Final = HERE / "word_problems.jsonl"
 _FEWEST_WORDS: Final = 12
-_ENDED_BY_US: Final = frozenset({FinishReason.TRUNCATED, FinishReason.MAX_ITERATIONS, FinishReason.BUDGET_EXHAUSTED})
+ENDED_BY_US: Final = frozenset({FinishReason.TRUNCATED, FinishReason.MAX_ITERATIONS, FinishReason.BUDGET_EXHAUSTED})
 RESULTS: Final = HERE / "results" / "prompts.json"
 PACKAGES: Final = ("reasond-server",)
 PLAIN: Final = "plain question"
 # The same mark in each run, so that equal requests are found in the record.
-_NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
+NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 _LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
@@ -188,7 +188,7 @@ class Way:
         if self.strategy is None:
             return await self._ask_plainly(model, task, figures)
         config = self.strategy.config_type.model_validate(self.config)
-        context = RunContext(config=config, model=model, new_nonce=lambda: _NONCE, programs=programs)
+        context = RunContext(config=config, model=model, new_nonce=lambda: NONCE, programs=programs)
         answers: list[str] = []
         answer, reason = "", FinishReason.FAILED
         async for event in self.strategy.run(task, context):
@@ -242,7 +242,7 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
     problems = [json.loads(line) for line in options.tasks.read_text("utf-8").splitlines()][: options.questions]
     plainly_right = set[int]()
     record = read_record(options.record)
-    models = [_connect(url, options.model) for url in options.url or [""]]
+    models = [connect(url, options.model) for url in options.url or [""]]
     places = [asyncio.Semaphore(options.at_once) for _ in models]
 
     async def ask(way: Way, figures: Figures, place: int) -> None:
@@ -255,7 +255,7 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
             figures.right += 1
             plainly_right.update({place} if way.strategy is None else ())
         else:
-            figures.spoiled += place in plainly_right or reason in _ENDED_BY_US
+            figures.spoiled += place in plainly_right or reason in ENDED_BY_US
         figures.calls += model.usage.model_calls
         figures.tokens_read += model.usage.input_tokens
         figures.tokens_written += model.usage.output_tokens
@@ -280,7 +280,8 @@ def read_record(path: Path | None) -> dict[str, Any]:
     return {reply.pop("key"): reply for reply in map(json.loads, path.read_text("utf-8").splitlines())}
 
 
-def _connect(url: str, model: str) -> ChatModel:
+def connect(url: str, model: str) -> ChatModel:
+    """Return the model at `url`; without one, a model that refuses every request."""
     if url:
         return build_model(BackendOptions(name="llm", model=model, base_url=url, timeouts=_TIMEOUTS))
 
