@@ -26,7 +26,7 @@ from reasond_server.http_api.exchange import (
     find_host,
     send_answer,
 )
-from reasond_server.http_api.http_calls import Calls, Dialect, build_error_object
+from reasond_server.http_api.http_calls import JSONRPC, Calls, Dialect
 from reasond_server.http_api.jsonrpc import parse_body, unread
 from reasond_server.telemetry.scope import Scope as Work
 from reasond_server.telemetry.scope import enter
@@ -48,11 +48,8 @@ if TYPE_CHECKING:
 
 MCP_ROOT: Final = "/mcp/"
 MCP_PATH: Final = "/mcp"
-MCP: Final = Dialect(
-    transport="mcp",
-    describe=lambda error, call_id, partial: build_error_object(error, call_id=call_id, partial=partial),
-    missing_hint="Send it in 'Authorization: Bearer <token>'",
-)
+_HOW_TO_SEND: Final = "Send it in 'Authorization: Bearer <token>'"
+MCP: Final = Dialect(transport="mcp", describe=JSONRPC.describe, missing_hint=_HOW_TO_SEND)
 _NO_EXTRA: Final = "this server has no package mcp; have reasond-server[mcp] installed, or [mcp] enabled set to false"
 _ORIGIN: Final = "pages of this origin may not call tools; have it added to [server] cors_origins"
 
@@ -169,7 +166,7 @@ class _Endpoint:
         """
         try:
             if not await self._gate.recognise_caller(exchange):
-                raise build_missing_token_error(MCP.missing_hint)
+                raise build_missing_token_error(_HOW_TO_SEND)
         except (IssuerUnavailableError, OverloadedError) as error:
             raise RefusalError(503, error.full_message, headers={"retry-after": "1"}) from None
         except AccessError as error:

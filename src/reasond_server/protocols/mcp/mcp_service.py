@@ -163,25 +163,20 @@ class _McpService:
         """
         offer = self._offers.get(params.name)
         if offer is None:
-            raise MCPError(
-                INVALID_PARAMS, f"Unknown tool: {show(params.name)}{suggest_nearest(params.name, self._offers)}"
-            )
+            hint = suggest_nearest(params.name, self._offers)
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {show(params.name)}{hint}")
         calls = self._open(context)
         if offer.method != READ_METHOD:
             is_task = _knows_tasks(context)
             result = await self._run(context, calls, offer, params, is_task=is_task)
-            if (
-                is_task
-                and isinstance(result, CallToolResult)
-                and _has_reason(result.structured_content, "PERMISSION_MISSING")
-            ):
+            told = result.structured_content if isinstance(result, CallToolResult) else None
+            if is_task and _has_reason(told or {}, "PERMISSION_MISSING"):
                 # Who may start work and read none of it gets the answer itself.
                 result = await self._run(context, calls, offer, params, is_task=False)
             return result
         found = await self._read(calls, params.arguments or {})
-        if "error" in found:
-            return write_failure(_require_told(found))
-        return write_execution(found["execution"], found["end"])
+        is_found = "error" not in found
+        return write_execution(found["execution"], found["end"]) if is_found else write_failure(_require_told(found))
 
     async def _run(
         self, context: Context, calls: Calls, offer: HostTool, params: CallToolRequestParams, *, is_task: bool
