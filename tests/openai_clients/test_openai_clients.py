@@ -130,7 +130,7 @@ async def see(command: Sequence[str], listening: Listening, model: ScriptedModel
     return seen
 
 
-STREAMED = {"first_step": "Part one.\n\n", "steps": "Part one.\n\n6 times 7 is 42.42\n\n", "streamed": "42"}
+STREAMED = {"first_step": "Part one.", "steps": "Part one.\n\n6 times 7 is 42.42", "streamed": "42"}
 
 
 async def test_the_clients_of_python(tmp_path: Path) -> None:
