@@ -127,8 +127,9 @@ class React(ReasoningStrategy[ReactConfig]):
                         yield Wrote(text=text)
                     if listener.is_done:
                         break
-            except TokenBudgetExhaustedError as error:
-                yield run.end_with(error, FinishReason.BUDGET_EXHAUSTED)
+            except (TokenBudgetExhaustedError, ContextExhaustedError) as error:
+                is_budget = isinstance(error, TokenBudgetExhaustedError)
+                yield run.end_with(error, FinishReason.BUDGET_EXHAUSTED if is_budget else FinishReason.TRUNCATED)
                 return
             finally:
                 await events.aclose()

@@ -158,6 +158,18 @@ async def test_a_conversation_that_no_longer_fits_ends_with_what_there_is() -> N
     assert "at least 100 are needed" in outcome.warnings[-1]
 
 
+async def test_a_server_that_refuses_a_later_prompt_ends_the_run_with_what_there_is() -> None:
+    """Its window was not known, so only it could say that the conversation had become too long."""
+    refusal = ContextExhaustedError("The prompt does not fit its context")
+    with ScriptedModel([CALL, Reply(error=refusal)]) as model:
+        steps, outcome = await run(model)
+    assert len(steps) == 1
+    assert outcome.finish_reason is FinishReason.TRUNCATED
+    assert "does not fit" in outcome.warnings[-1]
+    with ScriptedModel([Reply(error=refusal)]) as model, pytest.raises(ContextExhaustedError):
+        await run(model)
+
+
 async def test_a_long_prompt_is_built_and_counted_beside_the_event_loop() -> None:
     with ScriptedModel(["<answer>x</answer>"], context_window=100_000) as model:
         _, outcome = await run(model, material="word " * 15_000)
