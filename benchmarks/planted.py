@@ -8,19 +8,19 @@ calls, and tokens. `--url URL`, `--record FILE` and the file of results are as i
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.machine import write_report
-from benchmarks.prompts import ENDED_BY_US, NONCE, PACKAGES, RecordedModel, connect, is_right, read_record
+from benchmarks.prompts import ENDED_BY_US, NONCE, PACKAGES, RecordedModel, build_parser, connect, is_right, read_record
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import Outcome, RunContext, Step
 from reasond_server.types import BoundedContextStep, CarryoverMode, Task
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "planted.json"
@@ -118,11 +118,7 @@ def print_table(found: Sequence[Figures]) -> None:
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", action="append", help="address of an OpenAI-compatible server, with /v1")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--digest", default="", help="digest of the model's file, for the report")
-    parser.add_argument("--record", type=Path)
+    parser = build_parser(__doc__)
     parser.add_argument("--bytes", type=int, nargs="+", default=[15_000, 30_000])
     parser.add_argument("--window", type=int, nargs="+", default=[2048, 3072])
     parser.add_argument("--mode", nargs="+", default=[str(mode) for mode in CarryoverMode])

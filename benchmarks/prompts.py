@@ -291,13 +291,19 @@ def connect(url: str, model: str) -> ChatModel:
     return FunctionModel(refuse, name=model)
 
 
-def main() -> None:
-    """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def build_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the arguments that name a model and the record of its replies."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", action="append", help="address of an OpenAI-compatible server, with /v1")
     parser.add_argument("--model", required=True)
     parser.add_argument("--digest", default="", help="digest of the model's file, for the report")
     parser.add_argument("--record", type=Path)
+    return parser
+
+
+def main() -> None:
+    """Measure, print and write the results."""
+    parser = build_parser(__doc__)
     parser.add_argument("--tasks", type=Path, default=PROBLEMS)
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--samples", type=int, default=3)

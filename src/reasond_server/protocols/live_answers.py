@@ -57,7 +57,7 @@ def build_lost_error() -> CursorExpiredError:
     return CursorExpiredError(
         "The text that was told of the answer does not count any more: the process that wrote it was lost, or the "
         "model took it back",
-        remedy="Read the response again from its start.",
+        remedy="Read the response again from its start; a chat or a message is sent again.",
     )
 
 

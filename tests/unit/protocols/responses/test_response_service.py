@@ -528,7 +528,7 @@ async def test_text_that_turns_out_to_be_reasoning_ends_the_stream_and_the_respo
         first = json.loads(text.partition("data: ")[2].partition("\n")[0])["response"]["id"]
         whole = (await site.client.get(f"{RESPONSES}/{first}")).json()
         assert "event: error" in text
-        assert "Read the response again from its start." in text
+        assert "Read the response again from its start" in text
         assert text_of(whole) == "It is 42."
         assert put_together(await resume(site, first))[whole["output"][-1]["id"]] == "It is 42."
 
