@@ -368,8 +368,12 @@ _COUNT: Final = """
 SELECT kind, state, count(*), coalesce(sum(size), 0) FROM executions
 WHERE tenant = :tenant AND state IN ('running', 'suspended') GROUP BY kind, state
 """
+# Each state by itself, so that the partial index of the state is read and not the whole table.
 _COUNT_OTHERS: Final = """
-SELECT coalesce(sum(size), 0) FROM executions WHERE tenant <> :tenant AND state IN ('running', 'suspended')
+SELECT coalesce(sum(size), 0) FROM (
+    SELECT tenant, size FROM executions WHERE state = 'running' UNION ALL
+    SELECT tenant, size FROM executions WHERE state = 'suspended'
+) AS open WHERE tenant <> :tenant
 """
 _COUNTED_EVERY_S: Final = 5.0
 _MOST_KNOWN: Final = 10_000

@@ -8,6 +8,7 @@ import stat
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.eventlog.store import Lease
-from reasond_server.eventlog.stored.sql_store import _PAGES
+from reasond_server.eventlog.stored.sql_store import _COUNT, _COUNT_OTHERS, _PAGES
 from reasond_server.eventlog.stored.sqlite_store import SqliteExecutionStore
 from reasond_server.storage.revisions import build_sqlite_statements
 from reasond_server.storage.sqlite_file import SqliteFile
@@ -275,15 +276,27 @@ def _bytes_of(folder: Path) -> str:
     return "".join(path.read_bytes().decode("latin-1") for path in folder.iterdir())
 
 
+def explain(statement: str) -> list[tuple[Any, ...]]:
+    """Return how SQLite would read a statement in a database with the tables of this release."""
+    names = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
+    with sqlite3.connect(":memory:") as connection:
+        for each in build_sqlite_statements():
+            connection.execute(each)
+        return connection.execute(f"EXPLAIN QUERY PLAN {statement}", names).fetchall()
+
+
+@pytest.mark.parametrize("statement", [_COUNT, _COUNT_OTHERS], ids=["tenant", "others"])
+def test_what_is_open_is_counted_without_reading_what_has_ended(statement: str) -> None:
+    read = [line[-1] for line in explain(statement) if " executions" in line[-1]]
+    assert read
+    assert all("INDEX" in each for each in read)
+
+
 @pytest.mark.parametrize(
     ("narrowed", "index"), [((False, False), "executions_by_time"), ((False, True), "executions_by_state")]
 )
 def test_a_list_is_read_from_the_index_of_its_filter(narrowed: tuple[bool, bool], index: str) -> None:
     statement = _PAGES[narrowed]
-    names = dict.fromkeys(re.findall(r":(\w+)", statement), 0)
-    with sqlite3.connect(":memory:") as connection:
-        for each in build_sqlite_statements():
-            connection.execute(each)
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", names).fetchall()
+    plan = explain(statement)
     assert [line[-1].split("(")[0].split(" INDEX ")[-1].strip() for line in plan] == [index]
     assert "create_time" in plan[0][-1], "a range of times is read from the index too"
