@@ -1,9 +1,9 @@
 """Measure what the prompts of strategies are worth with a real model: `python -m benchmarks.prompts --model NAME`.
 
-Asks each task of a file alone at temperature 0 and through each strategy, and prints a row for each way, of its final
-replies (for votes: of its samples): those with a tagged answer, those whose answer was found without a tag, those
-without an answer, and those that thought first; also right answers, answers that we spoiled, calls, and the tokens that
-the model read and wrote. The rules:
+Asks each task of a file alone and through each strategy, at `--temperature` (votes: at 0.7), and prints a row for each
+way, of its final replies (for votes: of its samples): those with a tagged answer, those whose answer was found without
+a tag, those without an answer, and those that thought first; also right answers, answers that we spoiled, calls, and
+the tokens that the model read and wrote. The rules:
 
 - An answer is right if its last number (letter of a choice) is the right one, or if it holds the right text. Of a plain
   reply that is the last number of its whole text.
@@ -175,7 +175,7 @@ def is_right(answer: str, right: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way of asking: a strategy with its configuration, or the question alone at temperature 0."""
+    """A way of asking: a strategy with its configuration, or the question alone."""
 
     name: str
     strategy: ReasoningStrategy[Any] | None = None
@@ -206,7 +206,7 @@ class Way:
     async def _ask_plainly(self, model: RecordedModel, task: Task, figures: Figures) -> tuple[str, FinishReason]:
         text = f"{task.query}\n\n{task.material}" if task.material else task.query
         asked = (Message(role=Role.USER, content=text),)
-        request = ChatRequest(messages=asked, max_tokens=self.config["max_tokens"], temperature=0.0, label=PLAIN)
+        request = ChatRequest(messages=asked, label=PLAIN, **self.config)
         reply = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
         figures.count(reply, is_read=bool(extract_answer(reply)))
         return reply, FinishReason.ANSWERED
@@ -214,20 +214,21 @@ class Way:
 
 def list_ways(options: argparse.Namespace) -> list[Way]:
     """Return the ways that the arguments ask for; the plain question is one of them."""
-    limit, samples, cold = {"max_tokens": options.max_tokens}, {"samples": options.samples}, {"temperature": 0.0}
+    limit, samples = {"max_tokens": options.max_tokens}, {"samples": options.samples}
+    heat = {"temperature": options.temperature}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
     ways = [
-        Way(name=PLAIN, config=limit),
-        Way(name="chain_of_thought", strategy=ChainOfThought(), config={**limit, **cold}),
-        Way(name="plan_and_solve", strategy=PlanAndSolve(), config={**limit, **cold, "max_plan_tokens": 256}),
-        Way(name="program_of_thought", strategy=ProgramOfThought(), config=limit),
+        Way(name=PLAIN, config={**limit, **heat}),
+        Way(name="chain_of_thought", strategy=ChainOfThought(), config={**limit, **heat}),
+        Way(name="plan_and_solve", strategy=PlanAndSolve(), config={**limit, **heat, "max_plan_tokens": 256}),
+        Way(name="program_of_thought", strategy=ProgramOfThought(), config={**limit, **heat}),
         Way(name="self_consistency", strategy=SelfConsistency(), config={**limit, **samples}),
         Way(name="best_of_n", strategy=BestOfN(), config={**limit, **samples, "max_judge_tokens": options.max_tokens}),
-        Way(name="self_refine", strategy=SelfRefine(), config={**limit, **cold, "max_rounds": 1}),
-        Way(name="chain_of_verification", strategy=ChainOfVerification(), config=limit),
-        Way(name="tree_of_thought", strategy=TreeOfThought(), config={**small, **cold}),
-        Way(name="react", strategy=React(), config={**cold, "max_tokens_per_step": options.max_tokens}),
-        Way(name="bounded_context", strategy=BoundedContext(), config={**cold, "chunk_size": 2048}),
+        Way(name="self_refine", strategy=SelfRefine(), config={**limit, **heat, "max_rounds": 1}),
+        Way(name="chain_of_verification", strategy=ChainOfVerification(), config={**limit, **heat}),
+        Way(name="tree_of_thought", strategy=TreeOfThought(), config={**small, **heat}),
+        Way(name="react", strategy=React(), config={**heat, "max_tokens_per_step": options.max_tokens}),
+        Way(name="bounded_context", strategy=BoundedContext(), config={**heat, "chunk_size": 2048}),
     ]
     return [way for way in ways if not options.only or way.name in {PLAIN, *options.only}]
 
@@ -308,6 +309,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--only", action="append", default=[])
     options = parser.parse_args()
@@ -319,16 +321,18 @@ def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
     about = {"model": options.model, "digest": options.digest, "samples": options.samples}
     before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     is_same = all(before.get(name) == each for name, each in about.items())
-    rows = {(row["tasks"], row["way"]): row for row in (before.get("figures", []) if is_same else [])}
+    earlier = before.get("figures", []) if is_same else []
+    rows = {(row["tasks"], row["temperature"], row["way"]): row for row in earlier}
     for each in found:
         interval = compute_interval(each.right, each.questions)
         told = {
             "tasks": options.tasks.stem,
+            "temperature": options.temperature,
             **asdict(each),
             "low": round(interval.low, 3),
             "high": round(interval.high, 3),
         }
-        rows[options.tasks.stem, each.way] = told
+        rows[options.tasks.stem, options.temperature, each.way] = told
     write_report(RESULTS, PACKAGES, **about, figures=[*rows.values()])
 
 

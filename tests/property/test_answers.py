@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reasond_server.context.answers import is_placeholder
+from reasond_server.context.answers import _LAST_HEADING, _MARK, _find_announcements, is_placeholder
 from reasond_server.context.calls import ReplyListener
 from reasond_server.context.final_replies import read_final_reply
 from reasond_server.context.samples import read_sample
@@ -38,3 +38,21 @@ def test_nothing_of_ours_is_in_an_answer(text: str) -> None:
         assert not OURS.search(answer)
         assert not is_placeholder(answer)
     assert final.answer or not final.is_answered
+
+
+ANNOUNCED = st.lists(
+    st.sampled_from([
+        "\n", "\n\n", " ", "# ", "## ", "**", "a:", "A: ", "Answer", "the answer is", "final answer", "FINAL ANSWER:\n",
+        "YANIT: 5", "yan\u0131t:", "答案是", "故选 B", "选\nC", "5", "$", "x", " = ", "**Result**", "\t", "答:",
+        "LÖSUNG:",         "\u0130", "ANSWER ->", "\r\n", "\u2028", "ответ -", "ĐÁP ÁN:",
+    ]),
+    max_size=10,
+).map("".join)  # fmt: skip
+
+
+@given(text=ANNOUNCED)
+def test_a_search_of_lines_finds_what_a_search_of_the_whole_text_finds(text: str) -> None:
+    announced = {found.span() for found in _MARK.finditer(text)}
+    begun = {start for start, _ in announced}
+    headings = {found.span() for found in _LAST_HEADING.finditer(text) if found.start() not in begun}
+    assert {found.span() for found in _find_announcements(text)} == announced | headings

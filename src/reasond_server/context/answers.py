@@ -32,19 +32,20 @@ from reasond_server.dialects.answer_marks import (
     NEGATIONS,
     PLACEHOLDERS,
     REMARKS,
+    SIGNS,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _MARK = re.compile(
     rf"(?<![^\W\u3040-\u9fff\uac00-\ud7a3]){ANNOUNCEMENT}"
     rf"|{CHOSEN}|^[ \t]{{0,8}}(?:#{{1,6}}[ \t]|[*_]{{2,3}})[ \t]{{0,4}}(?:{HEADING})[*_:\uff1a]{{0,4}}[ \t]{{0,8}}$"
-    rf"|\bfinal answer\b(?=[*_\s]{{0,4}}[$\\*\d\n])|^[ \t]{{0,8}}(?:a|答)[:\uff1a]"
-    r"|^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)",
+    rf"|\bfinal answer\b(?=[*_\s]{{0,4}}[$\\*\d\n])|^[ \t]{{0,8}}(?:a|答)[:\uff1a]",
     re.IGNORECASE | re.MULTILINE,
 )
+_LAST_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)", re.MULTILINE)
 # `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come.
 _TAGGED = re.compile(
     r"<(final_answer|finalanswer|final|result|ans|response)>\s*(?P<inner>.{1,2000}?)\s*</\1>"
@@ -70,6 +71,8 @@ _TAG_CHARACTERS: Final = len("&lt;/answer>")
 _MOST_READ: Final = 20_000
 _INITIAL = re.compile(r"[A-Z]\.")
 _MOST_MARKS: Final = 20
+# What an announcement looks at behind its line.
+_LOOK_AHEAD: Final = 6
 _MOST_LINES: Final = 8
 # "B. Paris" and "C. Darwin" are shorter than what follows an answer that is a letter.
 _FEWEST_WORDS_BEHIND_A_CHOICE: Final = 3
@@ -155,7 +158,7 @@ def is_placeholder(answer: str) -> bool:
 
 def _list_marked(text: str) -> Iterator[str]:
     """Yield what stands at the marks, the last one first; empty where nothing stands there."""
-    marks = [*_MARK.finditer(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
+    marks = [*_find_announcements(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
     for mark in sorted(marks, key=lambda found: -found.start())[:_MOST_MARKS]:
         if mark.re is _BOXED:
             yield _read_boxed(text, mark.end())
@@ -165,6 +168,23 @@ def _list_marked(text: str) -> Iterator[str]:
             text, mark.end()
         ):
             yield _read_marked(text, mark)
+
+
+def _find_announcements(text: str) -> Sequence[re.Match[str]]:
+    """Return the announcements and headings of a text.
+
+    Only lines that have a word of one are searched: in so many languages it takes 0.4 microseconds a character.
+    """
+    found: list[re.Match[str]] = []
+    start = 0
+    for line in text.split("\n"):
+        end, small = start + len(line), line.casefold().replace("\u0131", "i")
+        if any(sign in small for sign in SIGNS):
+            marks = _MARK.finditer(text, start, end + _LOOK_AHEAD)
+            found += [mark for mark in marks if mark.start() <= end]
+        start = end + 1
+    last = _LAST_HEADING.search(text, max(0, text.rstrip().rfind("\n")))
+    return [*found, *([last] if last and all(last.start() != mark.start() for mark in found) else [])]
 
 
 def _read_boxed(text: str, begin: int) -> str:

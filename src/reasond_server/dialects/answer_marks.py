@@ -59,6 +59,17 @@ ANNOUNCEMENT: Final = (
 )
 """An announcement with a verb, a colon or an equals sign; to be matched without regard to case."""
 
+SIGNS: Final = (
+    *(noun.casefold().replace("\u0131", "i") for noun in _NOUNS.split("|")),
+    "选",
+    "選",
+    "答",
+    "a:",
+    "a\uff1a",
+    "#",
+)
+"""What is in every line that has an announcement, in small letters without a dotless i."""
+
 HEADING: Final = rf"(?:{_BEFORE}){{0,4}}(?:{_NOUNS})"
 """The words of an announcement that is a heading."""
 
