@@ -103,15 +103,18 @@ class AskedRuns:
                 await asyncio.shield(self._turns.cancel(caller, last.execution_id))
             raise
 
-    async def find_unused_changes(self, caller: Principal, asked: Asked, execution_id: str) -> Sequence[str]:
-        """Return warnings for what a re-entry of this turn says otherwise than its start did, and so in vain.
+    async def find_unused_changes(self, caller: Principal, asked: Asked, execution_id: str = "") -> Sequence[str]:
+        """Return warnings for what a re-entry says otherwise than the start of its turn did, and so in vain.
+
+        With an `execution_id` only if that is the turn: another one may have begun instead.
 
         Raises:
             ReasondError: the turn cannot be read.
         """
-        if asked.instead is None or not isinstance(asked.source, TurnReentry) or asked.source.turn_id != execution_id:
+        if asked.instead is None or not isinstance(asked.source, TurnReentry):
             return ()
-        started = await self._turns.read_start(caller, execution_id)
+        turn_id = asked.source.turn_id
+        started = await self._turns.read_start(caller, turn_id) if execution_id in {"", turn_id} else None
         return () if started is None else _describe_unused_changes(started, asked.instead)
 
     async def _follow_leg(

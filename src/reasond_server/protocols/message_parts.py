@@ -18,6 +18,7 @@ MOST_PROBLEMS: Final = 20
 _TEXTS: Final = {
     **dict.fromkeys(("text", "input_text", "output_text", "summary_text", "reasoning_text"), "text"),
     "refusal": "refusal",
+    "logs": "logs",
 }
 _IMAGES: Final = {"image_url": "image_url.url", "input_image": "image_url"}
 _FILES: Final = {"file": "file.file_data", "input_file": "file_data"}
@@ -62,6 +63,8 @@ def read_content(field: str, content: object, *, is_asked: bool = True) -> Conte
             texts.append(found)
         elif isinstance(found, Image):
             images.append(found)
+        elif not is_asked and kind in _FILES:
+            warnings[f"The file {field}.{place}, which the user did not send, cannot be read and is not shown."] = None
         else:
             problems.append(found)
         if len(problems) >= MOST_PROBLEMS:

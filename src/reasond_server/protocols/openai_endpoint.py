@@ -95,6 +95,8 @@ _NOTHING: Final = (
     "GET /v1/models are here"
 )
 _NOT_HERE: Final = {
+    f"{RESPONSES_PATH}/compact": "nothing is compacted here; send truncation 'auto', or fewer items as input",
+    "/v1/conversations": "conversations are not kept here; send previous_response_id, or the items as input",
     "/v1/embeddings": "embeddings are not made here; ask the server of an embedding model for them",
     "/v1/completions": f"bare text is not completed here; POST {CHAT_PATH} with it as the message of the user",
 }
@@ -134,6 +136,8 @@ class OpenAiEndpoint:
         # Base URLs that end with a slash make two of it.
         path = "/" + "/".join(filter(None, scope["path"].split("/")))
         exchange = calls.exchange
+        if path in _NOT_HERE:
+            raise RefusalError(404, _NOT_HERE[path])
         if path == CHAT_PATH:
             _enter(CHAT_PATH, ("POST",), scope, exchange)
             await self._complete(CHAT_METHOD, calls, scope, receive, send)
@@ -154,7 +158,7 @@ class OpenAiEndpoint:
             method = MESSAGE_MODELS_METHOD if calls.dialect is MESSAGES else MODELS_METHOD
             await send_described(send, _encode_answer(await calls.call(method, {"model": name}), calls))
         else:
-            raise RefusalError(404, _NOT_HERE.get(path, _NOTHING))
+            raise RefusalError(404, _NOTHING)
 
     async def _serve_response(self, calls: Calls, scope: Scope, exchange: Exchange, send: Send) -> None:
         """Serve a path below one response.

@@ -14,6 +14,7 @@ from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.conversations import LastMessage, find_question, find_reentry
+from reasond_server.protocols.custom_tools import describe_text
 from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.protocols.model_catalogue import narrow
 from reasond_server.types import NO_BUDGET, Budget, Task
@@ -47,7 +48,7 @@ SAMPLING: Final = (
 _OF_TURNS: Final = frozenset({"temperature", "seed"})
 # The words of others for a choice, as an object or a text.
 _CHOICES: Final = {"any": "required", "required": "required", "none": "none"}
-_FREE_TEXT: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_NESTED: Final = ("function", "custom", "allowed_tools")
 _FOLLOW: Final = "Do what your instructions say."
 _NOTHING_SAID: Final = "must have a message of role 'user' with a text or an image: it is what is asked"
 
@@ -243,10 +244,13 @@ def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> OfferedToo
         if kind == "function" and isinstance(function, dict):
             tools.append(_build_tool(function, function.get("parameters")))
         elif kind == "custom" and isinstance(function, dict):
-            tools.append(_build_tool(function, _FREE_TEXT))
-            warnings.append(f"The custom tool {show(name)} is called as a function with the text in 'input'.")
+            tools.append(_build_tool(function, describe_text(function)))
+            if function.get("format") not in [None, {"type": "text"}]:
+                warnings.append(f"The format of the custom tool {show(name)} is shown to the model, and not enforced.")
         else:
-            warnings.append(f"The tool {show(name or kind)} is not supported and is not offered.")
+            warnings.append(
+                f"The tool {show(name or kind)} is not supported and is not offered; a function that does it would be."
+            )
     # A tool of two servers of a host comes twice.
     return _choose([*dict.fromkeys(tools)], choice or "auto", warnings)
 
@@ -254,11 +258,10 @@ def read_offer(given: Sequence[Mapping[str, Any]], choice: object) -> OfferedToo
 def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> OfferedTools:
     wanted = choice
     if isinstance(choice, dict):
-        named = choice.get("function") or choice.get("allowed_tools") or choice.get("custom") or choice
-        named = named if isinstance(named, dict) else {}
+        named = _unwrap(choice)
         wanted = named.get("name") or named.get("mode") or _CHOICES.get(str(choice.get("type")), "auto")
         if isinstance(allowed := named.get("tools"), list):
-            names = {(each.get("function") or each).get("name") for each in allowed if isinstance(each, dict)}
+            names = [_unwrap(each).get("name") for each in allowed if isinstance(each, dict)]
             tools = [tool for tool in tools if tool.name in names]
     if wanted == "any" and not any(tool.name == "any" for tool in tools):
         wanted = "required"
@@ -270,6 +273,11 @@ def _choose(tools: list[ClientTool], choice: object, warnings: list[str]) -> Off
     if not tools and wanted == "required":
         warnings.append("tool_choice has no effect: no tool is offered.")
     return OfferedTools(tools=tools, choice=str(wanted) if tools and wanted != "auto" else "", warnings=warnings)
+
+
+def _unwrap(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object within a choice or a tool that has its members, which one of the wires nests by their type."""
+    return next((inner for name in _NESTED if isinstance(inner := given.get(name), dict)), given)
 
 
 def _build_tool(function: Mapping[str, Any], schema: object) -> ClientTool:

@@ -20,6 +20,7 @@ FUNCTION: Final = {
     "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
     "strict": False,
 }
+CUSTOM: Final = {"name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x: Y"}}
 SCHEMA: Final = {"type": "json_schema", "name": "n", "schema": {"type": "integer"}}
 OWN: Final = {"config": {"temperature": 1}, "budget": {"max_model_calls": 5}, "material": "m", "include_deltas": False}
 CHAT_BODY: Final = {
@@ -31,8 +32,11 @@ CHAT_BODY: Final = {
         {"role": "tool", "tool_call_id": "c", "content": "found"},
         {"role": "user", "content": "What is 6 times 7?"},
     ],
-    "tools": [{"type": "function", "function": FUNCTION}],
-    "tool_choice": "auto",
+    "tools": [{"type": "function", "function": FUNCTION}, {"type": "custom", "custom": CUSTOM}],
+    "tool_choice": {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "search"}}]},
+    },
     "parallel_tool_calls": True,
     "response_format": {"type": "json_schema", "json_schema": SCHEMA},
     "stop": ["END"],
@@ -49,12 +53,16 @@ RESPONSES_BODY: Final = {
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "x"},
         {"type": "function_call", "call_id": "c", "name": "search", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": "found", "status": "completed"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": "x"},
+        {"type": "shell_call", "call_id": "e", "action": {"commands": ["ls"]}, "status": "completed"},
+        {"type": "shell_call_output", "call_id": "e", "output": [{"stdout": "a", "outcome": {"type": "exit"}}]},
+        {"type": "mcp_call", "id": "f", "name": "g", "arguments": "{}", "output": None, "error": {"type": "x"}},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Found."}]},
         {"type": "item_reference", "id": "msg_1"},
         {"role": "user", "content": "What is 6 times 7?"},
     ],
     "instructions": "Be brief.",
-    "tools": [{"type": "function", **FUNCTION}],
+    "tools": [{"type": "function", **FUNCTION}, {"type": "custom", **CUSTOM}],
     "tool_choice": {"type": "function", "name": "search"},
     "text": {"format": SCHEMA, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto"},

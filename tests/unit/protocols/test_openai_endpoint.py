@@ -251,7 +251,9 @@ async def test_models_are_listed_and_found() -> None:
 
 
 ELSEWHERE = (
-    ("POST", "/v1/responses/compact", 405, "GET, DELETE only"),
+    ("POST", "/v1/responses/compact", 404, "send truncation 'auto'"),
+    ("POST", "/v1/conversations", 404, "send previous_response_id"),
+    ("POST", "/v1/responses/resp_1", 405, "GET, DELETE only"),
     ("GET", "/v1/responses/resp_1/elsewhere", 404, "POST /v1/responses"),
     ("POST", "/v1/embeddings", 404, "embeddings are not made here"),
     ("POST", "/v1/completions", 404, "POST /v1/chat/completions with it"),

@@ -30,6 +30,14 @@ OF_RESPONSES = [{"type": "function", "name": name} for name in ("f", "g")]
             ["f"],
             "required",
         ),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "custom", "custom": {"name": "g"}}]},
+            },
+            ["g"],
+            "",
+        ),
     ],
 )
 def test_a_choice_of_tools_means_the_same_on_both_wires(
@@ -47,7 +55,17 @@ def test_a_choice_of_what_is_not_offered_is_refused_with_its_name(choice: object
     assert "name a function that is offered" in problem.description
 
 
-@pytest.mark.parametrize("choice", [{}, {"function": 5}, {"tools": 5}, {"tools": [5]}, {"allowed_tools": []}])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"function": 5},
+        {"tools": 5},
+        {"tools": [5]},
+        {"tools": [{"function": "f"}, {"name": ["f"]}, {"type": "mcp"}]},
+        {"allowed_tools": []},
+    ],
+)
 def test_a_choice_without_a_name_forces_nothing(choice: object) -> None:
     offer = read_offer(OF_CHAT, choice)
     assert not offer.choice

@@ -31,6 +31,7 @@ REFUSED: Final = {
     "responses conversation": "conversation",
     "responses file url": "input.0.content.0.file_data",
     "responses image": "input",
+    "responses prompt": "prompt",
 }
 
 

@@ -122,10 +122,161 @@ ANSWERED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         {"input": [USER, {"type": "item_reference", "id": "msg_abc"}], "include": ["web_search_call.action.sources"]},
         "msg_abc",
     ),
-    "Codex: calls that the server does not know": (
+    "Codex: a shell of another server": (
         RESPONSES,
-        {"input": [USER, {"type": "local_shell_call", "call_id": "l", "action": {}}, USER]},
-        "local_shell_call",
+        {
+            "input": [
+                USER,
+                {"type": "local_shell_call", "id": "i", "call_id": "l", "action": {"command": ["ls"], "env": {}}},
+                {"type": "local_shell_call_output", "id": "l", "output": "forty-two"},
+            ]
+        },
+        "forty-two",
+    ),
+    "AI SDK: a shell of another server": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "shell_call", "call_id": "s", "action": {"commands": ["ls"]}, "status": "completed"},
+                {"type": "shell_call_output", "call_id": "s", "output": [{"stdout": "forty-two", "stderr": ""}]},
+            ]
+        },
+        "forty-two",
+    ),
+    "openai-agents: a patch of another server": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "apply_patch_call", "call_id": "p", "operation": {"type": "delete_file", "path": "x"}},
+                {"type": "apply_patch_call_output", "call_id": "p", "status": "failed", "output": "forty-two"},
+            ]
+        },
+        "forty-two",
+    ),
+    "openai: a call and an approval of a remote MCP server": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "mcp_list_tools", "id": "m", "server_label": "x", "tools": []},
+                {
+                    "type": "mcp_call",
+                    "id": "c",
+                    "server_label": "x",
+                    "name": "f",
+                    "arguments": "{}",
+                    "output": "forty-two",
+                },
+                {"type": "mcp_approval_request", "id": "r", "server_label": "x", "name": "f", "arguments": "{}"},
+                {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True},
+            ],
+            "tools": [{"type": "mcp", "server_label": "x", "server_url": "https://example.com"}],
+        },
+        "forty-two",
+    ),
+    "openai: code that another server ran": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {
+                    "type": "code_interpreter_call",
+                    "id": "c",
+                    "code": "6*7",
+                    "container_id": "k",
+                    "outputs": [{"type": "logs", "logs": "forty-two"}],
+                },
+                USER,
+            ]
+        },
+        "forty-two",
+    ),
+    "openai: files that another server searched": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "file_search_call", "id": "f", "queries": ["q"], "results": [{"text": "forty-two"}]},
+                USER,
+            ]
+        },
+        "forty-two",
+    ),
+    "openai: an image that another server made": (
+        RESPONSES,
+        {"input": [USER, {"type": "image_generation_call", "id": "g", "status": "completed", "result": "aGk="}, USER]},
+        "image_generation_call",
+    ),
+    "openai: a screen of a computer": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "computer_call", "id": "i", "call_id": "c", "action": {"type": "screenshot"}},
+                {
+                    "type": "computer_call_output",
+                    "call_id": "c",
+                    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,aGk="},
+                },
+            ]
+        },
+        "computer_screenshot",
+    ),
+    "AI SDK: a file of a tool": (
+        RESPONSES,
+        {
+            "input": [
+                USER,
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {
+                    "type": "function_call_output",
+                    "call_id": "c",
+                    "output": [
+                        {"type": "input_text", "text": "forty-two"},
+                        {
+                            "type": "input_file",
+                            "filename": "a.zip",
+                            "file_data": "data:application/zip;base64,UEsDBAAA",
+                        },
+                    ],
+                },
+            ]
+        },
+        "which the user did not send, cannot be read",
+    ),
+    "AI SDK: an effort within the input": (
+        RESPONSES,
+        {"input": [{"type": "configuration_update", "reasoning": {"effort": "low"}}, USER]},
+        "configuration_update",
+    ),
+    "openai: members of this autumn": (
+        RESPONSES,
+        {
+            "input": "x",
+            "service_tier": "flex",
+            "safety_identifier": "s",
+            "prompt_cache_key": "k",
+            "prompt_cache_retention": "24h",
+            "stream_options": {"include_obfuscation": False},
+            "context_management": [{"type": "compaction", "compact_threshold": 1000}],
+            "moderation": {"model": "m"},
+        },
+        "context_management",
+    ),
+    "openai: allowed tools that are no tools": (
+        RESPONSES,
+        {
+            "input": "x",
+            "tools": [{"type": "function", "name": "weather", "parameters": {}}],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "function", "function": "x"}, {"type": "function", "name": ["x"]}, {"type": "mcp"}],
+            },
+        },
+        "",
     ),
     "Codex: tools of others": (
         RESPONSES,
@@ -179,6 +330,21 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         RESPONSES,
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
         "input.0.content.0.file_data",
+    ),
+    "openai: instructions that are kept elsewhere": (
+        RESPONSES,
+        {"prompt": {"id": "pmpt_1", "version": "2", "variables": {"city": "Paris"}}},
+        "prompt",
+    ),
+    "AI SDK: a conversation that is kept elsewhere": (
+        RESPONSES,
+        {"input": "x", "conversation": {"id": "conv_1"}},
+        "conversation",
+    ),
+    "openai-agents: a forced tool that is not offered": (
+        RESPONSES,
+        {"input": "x", "tool_choice": {"type": "custom", "name": "patch"}},
+        "tool_choice",
     ),
     "a schema that is none": (
         CHAT,

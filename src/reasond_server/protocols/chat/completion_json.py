@@ -8,11 +8,12 @@ from pydantic_core import to_json
 
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import BETWEEN
+from reasond_server.protocols.custom_tools import read_text
 from reasond_server.protocols.followed_runs import write_usage
 from reasond_server.types import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
     from datetime import datetime
 
     from reasond_server.protocols.followed_runs import FollowedRun
@@ -117,6 +118,9 @@ def map_finish_reason(reason: FinishReason | None) -> str:
     return "tool_calls" if reason is None else _FINISHES.get(reason, _LENGTH)
 
 
-def write_call(call: ToolCall) -> dict[str, Any]:
-    """Return a call of a tool of the client."""
+def write_call(call: ToolCall, custom: Container[str]) -> dict[str, Any]:
+    """Return a call of a tool of the client; `custom` has the names of those that are called with a text."""
+    if call.name in custom:
+        made = {"name": call.name, "input": read_text(call.arguments_json)}
+        return {"id": call.call_id, "type": "custom", "custom": made}
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}

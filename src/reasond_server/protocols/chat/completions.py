@@ -25,13 +25,14 @@ from reasond_server.protocols.chat.completion_json import (
     write_call,
 )
 from reasond_server.protocols.conversations import BETWEEN
+from reasond_server.protocols.custom_tools import find_custom_names
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning, write_usage
 from reasond_server.protocols.live_answers import AnswerTeller
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.types import NOTHING, Heartbeat, Task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from reasond_server.protocols.asked_runs import AskedRuns
@@ -74,7 +75,7 @@ class Completions:
         unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
         choices, cut = [], list[str]()
         for place, each in enumerate(runs):
-            choice, added = _write_choice(place, each)
+            choice, added = _write_choice(place, each, find_custom_names(params.tools or ()))
             choices.append(choice)
             cut += added
         return {
@@ -108,7 +109,7 @@ class Completions:
         asked = read_chat(await self._documents.unfold(caller, params, "messages"), self._catalogue)
         runs = [FollowedRun() for _ in range(asked.answers)]
         frames = ChunkFrames(model=params.model, includes_usage=params.includes_usage)
-        is_live = _is_live(asked, params)
+        is_live, custom = _is_live(asked, params), find_custom_names(params.tools or ())
         tellers = [
             AnswerTeller(
                 ChoiceFrames(frames, place, run),
@@ -125,7 +126,9 @@ class Completions:
                 run = runs[place]
                 if event is None:
                     unused = await self._runs.find_unused_changes(caller, asked, run.execution_id)
-                    for frame in (*tellers[place].end(run), *_end(frames, place, run, asked.warnings, unused)):
+                    calls = [write_call(call, custom) for call in run.list_calls()]
+                    own = run.describe((*asked.warnings, *unused))
+                    for frame in (*tellers[place].end(run), *_end(frames, place, run, calls, own)):
                         yield frame
                     continue
                 if not run.execution_id:
@@ -176,19 +179,18 @@ def _is_live(asked: Asked, params: ChatParams) -> bool:
 
 
 def _end(
-    frames: ChunkFrames, place: int, run: FollowedRun, warnings: Sequence[str], unused: Sequence[str]
+    frames: ChunkFrames, place: int, run: FollowedRun, calls: Sequence[dict[str, Any]], own: Mapping[str, Any]
 ) -> Iterator[bytes]:
     """Yield the last chunks of a choice: its calls, and how it ended."""
-    if calls := [{"index": index, **write_call(call)} for index, call in enumerate(run.list_calls())]:
-        yield frames.choose(place, {"tool_calls": calls})
-    own = run.describe((*warnings, *unused))
+    if calls:
+        yield frames.choose(place, {"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]})
     yield frames.choose(place, {}, map_finish_reason(run.finish_reason), reasond=own)
 
 
-def _write_choice(place: int, run: FollowedRun) -> tuple[dict[str, Any], Sequence[str]]:
+def _write_choice(place: int, run: FollowedRun, custom: Container[str]) -> tuple[dict[str, Any], Sequence[str]]:
     """Return the choice at `place`, and a warning if it holds not all of the reasoning."""
     kept, cut = keep_reasoning(run.texts)
-    reasoning, calls = BETWEEN.join(kept), [write_call(call) for call in run.list_calls()]
+    reasoning, calls = BETWEEN.join(kept), [write_call(call, custom) for call in run.list_calls()]
     message: dict[str, Any] = {
         "role": "assistant",
         "content": run.content or (None if calls else ""),

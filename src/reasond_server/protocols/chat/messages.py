@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.base import show
 from reasond_server.protocols.conversations import ConversationBuilder
+from reasond_server.protocols.custom_tools import write_arguments
 from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.types import ToolCall
 
@@ -76,6 +77,7 @@ def _read_calls(field: str, message: Mapping[str, Any], builder: ConversationBui
     calls: list[ToolCall] = []
     for call in given if isinstance(given, list) else [None]:
         made = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        text = made.get("input") if isinstance(made, dict) else None
         if not isinstance(call, dict) or not isinstance(made, dict):
             builder.refuse(f"{field}.tool_calls", "must be a list of calls of functions")
             return []
@@ -83,7 +85,7 @@ def _read_calls(field: str, message: Mapping[str, Any], builder: ConversationBui
             ToolCall(
                 call_id=str(call.get("id") or made.get("name") or "call"),
                 name=str(made.get("name") or "unnamed"),
-                arguments_json=str(made.get("arguments") or made.get("input") or "{}"),
+                arguments_json=str(made.get("arguments") or "{}") if text is None else write_arguments(text),
             )
         )
     return calls

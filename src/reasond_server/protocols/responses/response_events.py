@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.protocols.conversations import name_call
+from reasond_server.protocols.custom_tools import find_custom_names, read_text
 from reasond_server.protocols.followed_runs import FollowedRun
 from reasond_server.protocols.live_answers import LiveAnswer, build_lost_error
 from reasond_server.protocols.responses.echoes import read_echo
@@ -22,7 +23,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.types import ExecutionFailure, LoggedEvent, StreamEvent
+    from reasond_server.types import ExecutionFailure, LoggedEvent, StreamEvent, ToolCall
 
 _EDITION: Final = 1 << 22
 """More numbers than the text of one model call takes: each edition of an answer has others."""
@@ -208,18 +209,22 @@ class ResponseWriter:
 
     def _hand_off(self, event: HandedOff) -> Iterator[ResponseEvent]:
         for pending in event.calls:
-            name, arguments = pending.call.name, pending.call.arguments_json or "{}"
-            if pending.kind is not CallKind.EXECUTE:
-                yield from self._say(f"The server waits for a decision about the call of {name}.")
-                continue
-            call_id = name_call(self._run.execution_id, event.etag, pending)
-            item = {"type": "function_call", "call_id": call_id, "name": name, "id": self._name_item("fc")}
-            where = {"item_id": item["id"], "output_index": self._place}
-            kind = "response.function_call_arguments"
-            yield self._add({**item, "arguments": "", "status": "in_progress"})
-            yield self._tell(f"{kind}.delta", len(arguments), **where, delta=arguments)
-            yield self._tell(f"{kind}.done", **where, name=name, arguments=arguments)
-            yield self._close({**item, "arguments": arguments, "status": "completed"})
+            if pending.kind is CallKind.EXECUTE:
+                yield from self._call(name_call(self._run.execution_id, event.etag, pending), pending.call)
+            else:
+                yield from self._say(f"The server waits for a decision about the call of {pending.call.name}.")
+
+    def _call(self, call_id: str, call: ToolCall) -> Iterator[ResponseEvent]:
+        prefix, kind, member, text = "fc", "function_call", "arguments", call.arguments_json or "{}"
+        if call.name in find_custom_names(self._echo.get("tools", ())):
+            prefix, kind, member, text = "ctc", "custom_tool_call", "input", read_text(text)
+        item = {"type": kind, "call_id": call_id, "name": call.name, "id": self._name_item(prefix)}
+        where, told = {"item_id": item["id"], "output_index": self._place}, f"response.{kind}_{member}"
+        yield self._add({**item, member: "", "status": "in_progress"})
+        if text:
+            yield self._tell(f"{told}.delta", len(text), **where, delta=text)
+        yield self._tell(f"{told}.done", **where, name=call.name, **{member: text})
+        yield self._close({**item, member: text, "status": "completed"})
 
     def _reason(self, text: str) -> Iterator[ResponseEvent]:
         """Yield an item of reasoning whose summary is `text`; nothing for an empty one."""

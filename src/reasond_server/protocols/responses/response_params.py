@@ -9,6 +9,7 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import show
 from reasond_server.http_api.params import Params, Whole
+from reasond_server.protocols.custom_tools import write_arguments
 from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
 from reasond_server.protocols.openai_requests import (
     SAMPLING,
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from reasond_server.protocols.conversations import ConversationBuilder, Dialogue
 
-_CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
-_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
+# Where calls that another server has run have their results, and what else of them is no argument.
+_RESULTS: Final = ("output", "outputs", "results", "result", "error")
+_AROUND: Final = frozenset({"type", "id", "call_id", "name", "status", *_RESULTS})
 _FUNCTION: Final = {"type": "function", "name": None, "description": None, "parameters": None, "strict": True}
 
 
@@ -41,6 +43,7 @@ class ResponseParams(OpenAiParams):
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: Any = None
+    prompt: Any = None
     include: list[str] | None = None
     max_output_tokens: Whole | None = None
     max_tool_calls: Whole | None = None
@@ -91,11 +94,8 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
             builder.refuse(f"{field}.type", f"must be a text, got {show(kind)}")
         elif kind == "message":
             builder.say(field, item.get("role"), item.get("content"))
-        elif kind in _CALLS:
-            builder.add_assistant("", [_read_call(item, kind)])
-        elif kind in _OUTPUTS:
-            text = builder.read(f"{field}.output", item.get("output")).text
-            builder.add_result(str(item.get("call_id") or ""), text, is_error=item.get("status") == "incomplete")
+        elif kind.endswith(("_call", "_output")) and kind != "image_generation_call":
+            _read_tool_use(field, kind, item, builder)
         elif kind == "reasoning":
             parts, sealed = item.get("content") or item.get("summary"), item.get("encrypted_content")
             text = read_content(field, parts if isinstance(parts, list) else []).text or unseal(sealed)
@@ -106,16 +106,24 @@ def read_items(items: Sequence[Mapping[str, Any]], builder: ConversationBuilder)
             builder.warnings[f"The item {field} of the type {show(kind)} is passed over."] = None
 
 
-def _read_call(item: Mapping[str, Any], kind: str) -> ToolCall:
-    written = item.get(_CALLS[kind])
-    arguments = written if isinstance(written, str) else to_json(written or {}).decode()
+def _read_tool_use(field: str, kind: str, item: Mapping[str, Any], builder: ConversationBuilder) -> None:
+    """Read a call, a result, or a call with its result, of a tool of any kind, also of one that is not offered here."""
+    call_id = str(item.get("call_id") or item.get("id") or "")
+    result = next((name for name in _RESULTS if item.get(name) is not None), "")
+    if kind.endswith("_call"):
+        builder.add_assistant("", [_read_call(call_id, kind, item)])
+    if result or kind.endswith("_output"):
+        text = builder.read(f"{field}.{result}", item.get(result)).text
+        builder.add_result(call_id, text, is_error=item.get("status") in ["incomplete", "failed"])
+
+
+def _read_call(call_id: str, kind: str, item: Mapping[str, Any]) -> ToolCall:
+    own = {name: each for name, each in item.items() if name not in _AROUND}
+    given = own if "arguments" not in own else own["arguments"] or {}
+    arguments = given if isinstance(given, str) else to_json(given).decode()
     if kind == "custom_tool_call":
-        arguments = to_json({"input": arguments}).decode()
-    return ToolCall(
-        call_id=str(item.get("call_id") or item.get("id") or ""),
-        name=str(item.get("name") or ""),
-        arguments_json=arguments,
-    )
+        arguments = write_arguments(item.get("input"))
+    return ToolCall(call_id=call_id, name=str(item.get("name") or kind.removesuffix("_call")), arguments_json=arguments)
 
 
 def read_inputs(params: ResponseParams, dialogue: Dialogue) -> RequestInputs:

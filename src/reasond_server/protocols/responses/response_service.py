@@ -27,7 +27,6 @@ from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_response_id
 from reasond_server.protocols.responses.response_params import ResponseParams, read_inputs, read_items
 from reasond_server.types import Heartbeat, Task
-from reasond_server.types.turns import TurnReentry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -42,8 +41,10 @@ if TYPE_CHECKING:
     from reasond_server.protocols.responses.response_params import ResponseIdParams
     from reasond_server.types import Cursor, HistoryMessage, Principal, StreamEvent
 
-_NO_CONVERSATIONS: Final = "is not supported: send previous_response_id, or the items of the conversation as input"
-
+_ELSEWHERE: Final = {
+    "conversation": "is not kept here: send previous_response_id, or the items of the conversation as input",
+    "prompt": "is not kept here: send its text as instructions, with its variables filled in",
+}
 _QUIET_S: Final = 5.0
 _COMMIT_S: Final = 1.0
 
@@ -210,8 +211,8 @@ class Responses:
             ReasondError: the request is refused.
         """
         params = await self._documents.unfold(caller, params, "input")
-        if params.conversation is not None:
-            raise InvalidRequestError.of(Violation(field="conversation", description=_NO_CONVERSATIONS))
+        if named := [name for name in _ELSEWHERE if getattr(params, name)]:
+            raise InvalidRequestError.of(*(Violation(field=name, description=_ELSEWHERE[name]) for name in named))
         builder = ConversationBuilder(await self._recall(caller, params.previous_response_id))
         builder.instruct(params.instructions or "")
         if isinstance(params.input, str):
@@ -224,10 +225,9 @@ class Responses:
             asked = await self._runs.fit(asked, self._model, may_reduce=params.truncation == "auto")
         warnings = (*params.warnings, *dialogue.warnings, *asked.warnings)
         unused: Sequence[str] = ()
-        if isinstance(asked.source, TurnReentry):
-            # A turn that cannot be read is no re-entry: another one begins instead, and uses everything.
-            with suppress(ReasondError):
-                unused = await self._runs.find_unused_changes(caller, asked, asked.source.turn_id)
+        # A turn that cannot be read is no re-entry: another one begins instead, and uses everything.
+        with suppress(ReasondError):
+            unused = await self._runs.find_unused_changes(caller, asked)
         key = await self._attachments.find_request_id(caller, params.attach_key, is_first=params.is_first)
         echo = params.echo(warnings)
         return replace(
@@ -275,7 +275,7 @@ class Responses:
 
     async def _settle(self, caller: Principal, response: Mapping[str, Any], request_id: str) -> None:
         """Note that a response was sent whole; one that waits for results of tools is kept."""
-        is_waiting = bool(response["output"]) and response["output"][-1]["type"] == "function_call"
+        is_waiting = bool(response["output"]) and response["output"][-1]["type"].endswith("_call")
         is_forgotten = not response["store"] and not is_waiting
         execution_id = response["reasond"]["execution_id"]
         await self._attachments.settle(caller, execution_id, request_id, is_forgotten=is_forgotten)

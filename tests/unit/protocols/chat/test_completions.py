@@ -203,17 +203,38 @@ async def test_what_a_turn_cannot_do_is_refused_by_name(change: dict[str, Any], 
     assert not model.requests
 
 
-async def test_a_tool_of_free_text_is_called_as_a_function_and_one_that_others_would_run_is_not_offered() -> None:
-    model = model_of(Reply(tool_calls=(ToolCall(call_id="p0", name="shout", arguments_json='{"input": "Hi"}'),)))
-    tools = [{"type": "custom", "custom": {"name": "shout"}}, {"type": "retrieval"}]
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_custom_tool_is_called_with_its_text_and_one_that_others_would_run_is_not_offered(
+    *, is_stream: bool
+) -> None:
+    model = model_of(Reply(tool_calls=(ToolCall(call_id="p0", name="shout", arguments_json='{"input": "Hi"}'),)), "HI")
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: WORD"}}
+    tools = [{"type": "custom", "custom": {"name": "shout", "format": grammar}}, {"type": "retrieval"}]
     async with serve_chats(model) as site:
-        body = (await site.ask(messages=ASKED, tools=tools)).json()
-    (call,) = body["choices"][0]["message"]["tool_calls"]
-    assert call["function"] == {"name": "shout", "arguments": '{"input": "Hi"}'}
+        asked: dict[str, Any] = {"messages": ASKED, "tools": tools}
+        if is_stream:
+            (delta,) = [
+                chunk["choices"][0]["delta"]
+                for chunk in chunks_of(await site.stream(**asked))
+                if "tool_calls" in chunk["choices"][0]["delta"]
+            ]
+            (call,) = delta["tool_calls"]
+        else:
+            body = (await site.ask(**asked)).json()
+            (call,) = body["choices"][0]["message"]["tool_calls"]
+            warnings = " ".join(body["reasond"]["warnings"])
+            assert "The format of the custom tool 'shout' is shown to the model, and not enforced" in warnings
+            assert "'retrieval' is not supported and is not offered" in warnings
+        assert (call["type"], call["custom"]) == ("custom", {"name": "shout", "input": "Hi"})
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "HI"}
+        answered = await site.ask(
+            messages=[*ASKED, {"role": "assistant", "content": None, "tool_calls": [call]}, result], tools=tools
+        )
+    assert answered.json()["choices"][0]["message"]["content"] == "HI"
     assert [tool.name for tool in model.requests[0].tools] == ["shout"]
-    warnings = " ".join(body["reasond"]["warnings"])
-    assert "'shout' is called as a function" in warnings
-    assert "'retrieval' is not supported and is not offered" in warnings
+    assert "start: WORD" in str(model.requests[0].tools[0])
+    (said,) = [call for message in model.requests[1].messages for call in message.tool_calls]
+    assert json.loads(said.arguments_json) == {"input": "Hi"}
 
 
 async def test_results_that_settle_nothing_here_are_history_of_a_new_turn() -> None:

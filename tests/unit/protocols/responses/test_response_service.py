@@ -132,6 +132,29 @@ async def test_the_numbers_of_each_leg_of_a_turn_replay_as_exactly() -> None:
             await check_every_cut(site, events)
 
 
+@pytest.mark.parametrize("written", ["", "*** Begin Patch ☂"])
+async def test_a_custom_tool_is_called_with_its_text_at_any_cut_and_its_result_goes_on_with_the_turn(
+    written: str,
+) -> None:
+    arguments = json.dumps({"input": written})
+    model = script(Reply(tool_calls=(ToolCall(call_id="x1", name="patch", arguments_json=arguments),)), "Done.")
+    tool = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x: Y"}}
+    async with serve_chats(model) as site:
+        events = await stream_response(site, input=QUESTION, tools=[tool], store=False)
+        await check_every_cut(site, events)
+        first = events[-1]["response"]
+        (call,) = first["output"]
+        assert (call["type"], call["name"], call["input"]) == ("custom_tool_call", "patch", written)
+        kinds = [event["type"].removeprefix("response.") for event in events[2:-1]]
+        deltas = ["custom_tool_call_input.delta"] if written else []
+        assert kinds == ["output_item.added", *deltas, "custom_tool_call_input.done", "output_item.done"]
+        result = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "patched"}
+        second = await respond(site, input=[{"role": "user", "content": QUESTION}, call, result], tools=[tool])
+    assert text_of(second) == "Done."
+    assert "x: Y" in str(model.requests[0].tools[0])
+    assert any("patched" in message.content for message in model.requests[1].messages)
+
+
 async def test_calls_are_handed_off_and_their_results_go_on_with_the_turn() -> None:
     model = script(CALL, "It is 42.")
     async with serve_chats(model) as site:
