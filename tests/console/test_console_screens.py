@@ -363,6 +363,8 @@ async def test_a_stream_that_is_cut_is_resumed_without_loss_and_two_tabs_see_the
             for each, home in ((page, f"{there}/console"), (other, scripted.console)):
                 await each.goto(f"{home}#/run/{execution_id}")
                 await expect(each.get_by_text("running").first).to_be_visible()
+                # It was written before the page was opened.
+                await expect(each.locator(".writing p")).to_have_text("First half,")
             # What is told must be written into a place that a screen reader knows already.
             told = page.get_by_role("status")
             await expect(told).to_have_count(2)
@@ -370,6 +372,7 @@ async def test_a_stream_that_is_cut_is_resumed_without_loss_and_two_tabs_see_the
             proxy.cut()
             await expect(told.get_by_text("Resuming after event 1")).to_be_visible()
             await expect(told).to_have_count(2)
+            await expect(page.locator(".writing p")).to_have_text("First half, […]")
             script.release.set()
             for each in (page, other):
                 await expect(each.get_by_label("Answer").first).to_have_text("42")

@@ -35,6 +35,7 @@ def problem(**error: Any) -> dict[str, Any]:
     return {"error": {"message": SECRET} | error}
 
 
+STARVED = "Could not finish the message because max_tokens or model output limit was reached."
 CONTEXT = "This model's maximum context length is 4096 tokens"
 REFUSALS: dict[str, tuple[str, Any, type[ModelError], int, str]] = {
     "400 context code": ("400 B", problem(code="context_length_exceeded"), ContextExhaustedError, 1, "context"),
@@ -71,6 +72,7 @@ REFUSALS: dict[str, tuple[str, Any, type[ModelError], int, str]] = {
         1,
         "malformed",
     ),
+    "400 starved": ("400 B", problem(message=STARVED), ModelProtocolError, 1, "Raise max_tokens"),
     "401": ("401 U", problem(code="invalid_api_key"), ModelUnavailableError, 1, "api_key_env"),
     "403": ("403 F", b"<html>", ModelUnavailableError, 1, "api_key_env"),
     "404": ("404 N", problem(code="model_not_found"), ModelUnavailableError, 1, "'m-1'"),

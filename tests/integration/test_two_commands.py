@@ -1,7 +1,7 @@
 """`reasond init` and `reasond serve --dev` are enough for a streamed answer, with servers of each kind.
 
-Ollama, vLLM and OpenAI are not here: a small server answers as they do to the probes. llama.cpp is real, with a small
-model, where `make test` has fetched both.
+Ollama and vLLM are not here: a small server answers as they do to the probes. llama.cpp is real, with a small model,
+where `make test` has fetched both. OpenAI is in `test_openai_user`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIMIT_S = 280.0
 ANSWER = "Three boxes with four pens each: <answer>12</answer>"
-KEY = "sk-a-key-of-the-test"
 SPOKEN = {
     "ollama": Manners(
         limits=("max_tokens",),
@@ -57,16 +56,6 @@ SPOKEN = {
             "/v1/models": {"data": [{"id": "Qwen/Qwen3-8B", "owned_by": "vllm", "max_model_len": 32768}]},
         },
     ),
-    "openai": Manners(
-        limits=("max_completion_tokens",),
-        refuses=("max_tokens",),
-        stops=4,
-        usage=True,
-        schema="json_schema json_object",
-        tools="required",
-        text=ANSWER,
-        documents={"/v1/models": {"data": [{"id": "gpt-5", "object": "model", "owned_by": "system"}]}},
-    ),
 }
 
 
@@ -82,16 +71,12 @@ def llama_server(folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize("kind", [*SPOKEN, "llamacpp"])
 def test_two_commands_are_enough_for_a_streamed_answer(kind: str, tmp_path: Path) -> None:
     told = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    key = ("--key-env", "OPENAI_API_KEY") if kind == "openai" else ()
-    told |= {"OPENAI_API_KEY": KEY} if key else {}
     with odd_server(SPOKEN[kind]) if kind in SPOKEN else llama_server(tmp_path) as base_url:
-        first = run_forked("init", "--url", base_url, *key, environ=told, folder=tmp_path)
+        first = run_forked("init", "--url", base_url, environ=told, folder=tmp_path)
         assert first.returncode == 0, first.stdout + first.stderr
         assert "reasond serve --dev" in first.stdout
         written = (tmp_path / "config.toml").read_text("utf-8")
-        assert KEY not in written
-        if kind != "openai":
-            assert tomllib.loads(written)["llm"]["profile"] == kind
+        assert tomllib.loads(written)["llm"]["profile"] == kind
         with serving(tmp_path, "--dev", environ=told):
             found = address_of(tmp_path)
             with reasond.Client(found["grpc"], token=found["token"], timeout_s=LIMIT_S) as client:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
 import json
 import ssl
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from reasond_server.assembly.backends import MAIN
+from reasond_server.base.proxies import find_proxy
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.config.reference import format_toml_value
 from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.model import ModelError, ModelUnavailableError
+from reasond_server.llm.profiles import is_hosted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,41 +29,68 @@ if TYPE_CHECKING:
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _REFUSED: Final = 401, 403
 _OK: Final = 200
+_NO_LIST: Final = 404, 405
 
 
 def list_models(base_url: str, *, key: str = "", limit_s: float = 5.0) -> Sequence[str]:
     """Return the names of the models that the server at `base_url` offers, in its order.
 
     Raises:
-        CommandError: it cannot be reached, refuses the key, or does not answer as a model server does.
+        CommandError: it cannot be reached, refuses the key, or has another trouble.
+        SettingsError: the environment names a proxy that cannot be used.
     """
-    address = urlsplit(base_url)
-    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    connection = kind(address.netloc, timeout=limit_s)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    path = f"{urlsplit(base_url).path.rstrip('/')}/models"
     try:
-        connection.request("GET", f"{address.path.rstrip('/')}/models", headers=headers)
-        answer = connection.getresponse()
-        body = answer.read(_MOST_BYTES)
-    except (OSError, ssl.SSLError, http.client.HTTPException) as error:
+        with closing(_connect(base_url, limit_s)) as connection:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
+            answer = connection.getresponse()
+            body = answer.read(_MOST_BYTES)
+    except ssl.SSLCertVerificationError:
         raise CommandError(
-            f"There is no model server at {base_url} ({type(error).__name__})",
-            remedy="Start it, or name its address, up to what stands before /chat/completions.",
+            f"The certificate of {base_url} is not trusted here",
+            remedy="Name the file of its authority in the environment variable SSL_CERT_FILE.",
             code=ExitCode.UNREACHABLE,
         ) from None
-    finally:
-        connection.close()
+    except (OSError, http.client.HTTPException) as error:
+        remedy = "Start it, or name its address, up to what stands before /chat/completions."
+        if is_hosted(base_url):
+            remedy = "Check that this machine reaches the internet; where that takes a proxy, HTTPS_PROXY names it."
+        raise CommandError(
+            f"There is no model server at {base_url} ({type(error).__name__})",
+            remedy=remedy,
+            code=ExitCode.UNREACHABLE,
+        ) from None
     if answer.status in _REFUSED:
+        remedy = "Set the environment variable that holds its key, and name it with --key-env."
         raise CommandError(
             f"The server at {base_url} does not accept the key",
-            remedy="Set the environment variable that holds its key, and name it with --key-env.",
+            remedy="Check the key that the environment variable holds." if key else remedy,
             code=ExitCode.NOT_ALLOWED,
         )
+    if answer.status not in {_OK, *_NO_LIST}:
+        raise CommandError(
+            f"The server at {base_url} answers HTTP {answer.status} when it is asked for its models",
+            remedy="Try again, or name the model with --model.",
+            code=ExitCode.MODEL,
+        )
     try:
-        rows = json.loads(body)["data"] if answer.status == _OK else None
-        return [str(row["id"]) for row in rows or ()]
+        return [str(row["id"]) for row in json.loads(body)["data"] or ()]
     except (ValueError, KeyError, TypeError):
         return []
+
+
+def _connect(base_url: str, limit_s: float) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet, through the proxy of the environment if there is one."""
+    address = urlsplit(base_url)
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    if not (named := find_proxy(base_url)):
+        return kind(address.netloc, timeout=limit_s)
+    proxy = urlsplit(named)
+    connection = kind(str(proxy.hostname), proxy.port or http.client.HTTP_PORT, timeout=limit_s)
+    user = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()
+    headers = {"Proxy-Authorization": f"Basic {base64.b64encode(user).decode()}"} if proxy.username else {}
+    connection.set_tunnel(address.netloc, headers=headers)
+    return connection
 
 
 def examine(options: BackendOptions, *, limit_s: float) -> Report:

@@ -1,4 +1,4 @@
-"""What model servers say when a prompt does not fit: the numbers of their windows, read from their errors.
+"""What model servers say when a prompt or an answer does not fit: the numbers of their windows, read from their errors.
 
 A row is read only in an error that a server reports, never in what a model writes. A limit of the prompt alone counts
 as the window of prompt and answer together, which is never too much.
@@ -77,6 +77,8 @@ _PHRASES: Final = (
 # llama.cpp names its numbers (ggml-org/llama.cpp#15780), and gateways quote its whole report in a message.
 _MEMBERS: Final = re.compile(r'"?n_ctx"?: ?(?P<window>\d+)')
 _PROMPTS: Final = re.compile(r'"?n_prompt_tokens"?: ?(?P<prompt>\d+)')
+# OpenAI and Azure, of gpt-5 and the o-series: nextlevelbuilder/goclaw#245
+_STARVED: Final = "could not finish the message because max_tokens"
 _LEAST_WINDOW: Final = 256
 _MOST_WINDOW: Final = 100_000_000
 _MOST_CHARACTERS: Final = 4_000
@@ -101,6 +103,11 @@ def read_too_long(report: Mapping[str, Any]) -> TooLong | None:
     prompt = next((number for each in groups if (number := _read_number(each.get("prompt")))), 0)
     is_told = bool(window) or any(phrase in text.lower() for phrase in _PHRASES)
     return TooLong(window=window, prompt=prompt) if is_told else None
+
+
+def is_starved(report: Mapping[str, Any]) -> bool:
+    """Return whether the error object `report` says that hidden reasoning took all tokens of the answer."""
+    return _STARVED in str(report.get("message"))[:_MOST_CHARACTERS].lower()
 
 
 def _read_number(text: str | None) -> int:

@@ -101,23 +101,29 @@ class FlushTimer:
             asyncio.get_running_loop().call_soon(self._flush, delayed[_AT_ONCE:])
 
 
-class _Written:
-    """Text of one step that is not delivered yet, in pieces, which are joined only once."""
+class StepText:
+    """Text that one step wrote after an event of the log, in pieces, which are joined only once."""
 
     def __init__(self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None) -> None:
         self.iteration_index = iteration_index
         self.after_sequence = after_sequence
         self.place = place
-        self.pieces = [text]
-        self._characters = len(text)
+        self.characters = len(text)
+        self._pieces = [text]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        self._pieces = ["".join(self._pieces)]
+        return self._pieces[0]
 
     def add(self, iteration_index: int, text: str, place: AnswerPlace | None) -> bool:
         """Add text that comes next in the same step, and return True; return False for any other."""
-        end = None if self.place is None else self.place.at + self._characters
+        end = None if self.place is None else self.place.at + self.characters
         if iteration_index != self.iteration_index or end != (None if place is None else place.at):
             return False
-        self.pieces.append(text)
-        self._characters += len(text)
+        self._pieces.append(text)
+        self.characters += len(text)
         return True
 
 
@@ -136,7 +142,7 @@ class Mailbox:
         self.wants_deltas = wants_deltas
         self._flush_timer = flush_timer
         # A list, with a future only while somebody waits, to save memory: thousands of mailboxes may be empty.
-        self._items: list[_Written | None] = [None]
+        self._items: list[StepText | None] = [None]
         self._characters = 0
         self._is_delayed = False
         self._is_ready = True
@@ -159,7 +165,7 @@ class Mailbox:
         if last is None or not last.add(iteration_index, text, place):
             if len(self._items) >= _MAX_ITEMS:
                 return
-            self._items.append(_Written(iteration_index, text, after_sequence=after_sequence, place=place))
+            self._items.append(StepText(iteration_index, text, after_sequence=after_sequence, place=place))
         self._characters = characters
         if not self._is_ready and self._is_due():
             self._wake()
@@ -190,15 +196,14 @@ class Mailbox:
         if self._is_delayed and self._flush_timer is not None:
             self._flush_timer.remove(self)
 
-    def _delta_of(self, written: _Written) -> TextDelta:
+    def _delta_of(self, written: StepText) -> TextDelta:
         """Return the delta to deliver; text that is written from now on waits."""
-        text = "".join(written.pieces)
-        self._characters -= len(text)
+        self._characters -= written.characters
         if self._flush_timer is not None and not self._is_delayed:
             self._is_delayed = self._flush_timer.delay(self)
         return TextDelta(
             iteration_index=written.iteration_index,
-            text=text,
+            text=written.text,
             after_sequence=written.after_sequence,
             place=written.place,
         )

@@ -54,7 +54,8 @@ class Follower:
         """Yield the events with a sequence above `after`; closing the iterator does not affect other followers.
 
         The run may be active in this process, in another process or in none, and that may change meanwhile. An observer
-        does not keep it running, and does not end it by leaving.
+        does not keep it running, and does not end it by leaving. After 0 comes all that the step in progress has
+        written; who goes on after an event may have read some of it, and gets what is written from now on.
 
         Raises:
             ReasondError: the execution failed; raised after its last event, with `execution_id` set.
@@ -71,6 +72,7 @@ class Follower:
             mailbox=mailbox,
             announce_every_s=self.heartbeat_interval_s,
             is_observer=is_observer,
+            is_from_start=not after,
         )
         with source:
             while True:
@@ -129,8 +131,10 @@ class EventSource:
         mailbox: Mailbox,
         announce_every_s: float,
         is_observer: bool = False,
+        is_from_start: bool = False,
     ) -> None:
         self._is_observer = is_observer
+        self._is_from_start = is_from_start
         self._store = store
         self._runner = runner
         self._tenant = execution.tenant
@@ -240,7 +244,7 @@ class EventSource:
         if live is not None and live is not self._run:
             self._leave()
             self._run = self._last_run = live
-            live.subscribers.attach(self._mailbox, is_observer=self._is_observer)
+            live.subscribers.attach(self._mailbox, is_observer=self._is_observer, is_from_start=self._is_from_start)
         if self._run is None:
             self._watch()
 

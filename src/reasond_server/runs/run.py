@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.eventlog.log import is_gone
+from reasond_server.eventlog.mailbox import StepText
 from reasond_server.eventlog.store import Record
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
 from reasond_server.runs.work import RunEnding, cancel_with
-from reasond_server.types import AnswerPlace, TextDelta
+from reasond_server.types import AnswerPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 SEGMENT_KEY = "leg::1"
 """The key of a record: the trace context of the life that suspended the execution."""
-_MAX_HELD_CHARACTERS = 65_536
+_MAX_KEPT_CHARACTERS = 65_536
 # If the caller repeats its request at another process, that process announces it within this time. A later retry finds
 # the recorded calls.
 _RETURN_S = 1.0
@@ -78,7 +79,7 @@ class Subscribers:
         keeps_running: whether the run continues without subscribers.
         finishes_open_calls: when the last subscriber leaves, no new call begins, and the run is abandoned once its open
             calls are recorded, so that a retry of the request pays for none of them twice.
-        held: text of the step in progress that waits until the steps before it are committed.
+        written: what each step in progress has written since the last event, 65,536 characters of one at most.
         draft: the answer in the step in progress.
         patience_s: how many seconds a run with `finishes_open_calls` but no `journal` waits for a new subscriber.
         grace_s: how many seconds one with a `journal` waits, once its open calls have ended.
@@ -97,7 +98,8 @@ class Subscribers:
         # Whether each counts. A dict keeps the order of arrival, so that a simulation can be repeated.
         self._all: dict[Subscriber, bool] = {}
         self._has_readers = False
-        self.held: TextDelta | None = None
+        self.written: dict[int, StepText] = {}
+        self._are_told_late = False
         self.draft = AnswerDraft(self.log.fence)
         self._awaited_until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -107,10 +109,12 @@ class Subscribers:
         """Whether there are subscribers that count."""
         return any(self._all.values())
 
-    def attach(self, subscriber: Subscriber, *, is_observer: bool = False) -> None:
-        """Add `subscriber`, which receives all notices from now on."""
+    def attach(self, subscriber: Subscriber, *, is_observer: bool = False, is_from_start: bool = False) -> None:
+        """Add `subscriber`, which receives all notices from now on; `is_from_start`: what is `written` as well."""
         self._all[subscriber] = not is_observer
         self._has_readers = self._has_readers or subscriber.wants_deltas
+        if is_from_start and not self._are_told_late:
+            self._tell_written(subscriber)
         if not is_observer:
             self._decide()
 
@@ -154,29 +158,37 @@ class Subscribers:
 
         With `thinking` it is text of an answer; see `Wrote`.
         """
-        place = None if thinking is None or not text else self.draft.add(text, thinking)
-        if self._has_readers and text:
-            self._send(TextDelta(iteration_index=index, text=text, place=place))
-
-    def _send(self, delta: TextDelta) -> None:
-        index, text, place, held, log = delta.iteration_index, delta.text, delta.place, self.held, self.log
-        if log.events.committed == log.last_sequence:
+        if not text:
+            return
+        place = None if thinking is None else self.draft.add(text, thinking)
+        after, kept = self.log.last_sequence, self.written.get(index)
+        if kept is None or kept.characters + len(text) > _MAX_KEPT_CHARACTERS or not kept.add(index, text, place):
+            self.written[index] = StepText(index, text, after_sequence=after, place=place)
+        if self.log.events.committed != after:
+            self._are_told_late = True
+        elif self._has_readers:
             for one in self._all:
-                one.add_text(index, text, after_sequence=log.last_sequence, place=place)
-        elif held is None or held.iteration_index != index:
-            self.held = delta
-        elif len(held.text) + len(text) <= _MAX_HELD_CHARACTERS:
-            self.held = TextDelta(iteration_index=index, text=held.text + text, place=held.place)
+                one.add_text(index, text, after_sequence=after, place=place)
+
+    def forget_written(self) -> None:
+        """Drop the text of the steps in progress: an event follows, and that of a step carries its text."""
+        self.written, self._are_told_late = {}, False
 
     def notify(self) -> None:
         """Notify all subscribers that the log has changed."""
         if self.log.error is not None:
             self.on_error()
+        are_told = self._are_told_late and self.log.events.committed == self.log.last_sequence
+        self._are_told_late = self._are_told_late and not are_told
         for one in self._all:
             one.notify_growth()
-        if self.held is not None and self.log.events.committed == self.log.last_sequence:
-            held, self.held = self.held, None
-            self._send(held)
+            if are_told:
+                self._tell_written(one)
+
+    def _tell_written(self, subscriber: Subscriber) -> None:
+        if subscriber.wants_deltas:
+            for one in self.written.values():
+                subscriber.add_text(one.iteration_index, one.text, after_sequence=one.after_sequence, place=one.place)
 
     def stop_deciding(self) -> None:
         """Never call `on_unwanted` from now on: the end of the run is decided, or it suspends."""
@@ -345,8 +357,7 @@ class Run:
 
     def append(self, event: Event, *, now: datetime) -> None:
         """Append an event of the work to the log, which assigns the next sequence number."""
-        # Held text belongs to the step that ends here, and the event of the step carries it.
-        self.subscribers.held = None
+        self.subscribers.forget_written()
         self.log.append(event, now=now, usage=self.accounts.usage)
 
     def reach_checkpoint(self) -> bool:
@@ -385,7 +396,7 @@ class Run:
         if not self.advance(Trigger.SUSPEND):
             return False
         self.journal.close()
-        self.subscribers.held = None
+        self.subscribers.forget_written()
         if self.trace.text:
             self.log.record(
                 Record(key=SEGMENT_KEY, body=json.dumps({"trace": self.trace.text})), usage=self.accounts.usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.dialects.window_errors import TooLong, read_too_long
+from reasond_server.dialects.window_errors import TooLong, is_starved, read_too_long
 
 TOLD = [
     # openai, vllm-project/vllm#20409, AIDotNet/OpenCowork#82
@@ -70,6 +70,14 @@ def test_a_refusal_without_a_number_is_still_one_of_a_prompt_that_is_too_long(me
 )
 def test_other_refusals_tell_no_window(message: str) -> None:
     assert read_too_long({"message": message}) is None
+
+
+def test_an_answer_that_reasoning_took_the_tokens_of_is_told_from_a_prompt_that_is_too_long() -> None:
+    told = "Could not finish the message because max_tokens or model output limit was reached. Please try again."
+    assert is_starved({"message": told})
+    assert read_too_long({"message": told}) is None
+    assert not is_starved({"message": "maximum context length is 4096 tokens"})
+    assert not is_starved({"message": None})
 
 
 @pytest.mark.parametrize("number", ["0", "12", "9" * 12])

@@ -35,13 +35,13 @@ class Authority:
         )
         self.certificate = _pem(certificate.sign(self._key, hashes.SHA256()))
 
-    def issue(self, name: str, *uris: str) -> Identity:
-        """Issue a certificate for `localhost`, 127.0.0.1 and `uris`."""
+    def issue(self, name: str, *uris: str, host: str = "localhost") -> Identity:
+        """Issue a certificate for `host`, 127.0.0.1 and `uris`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = x509.SubjectAlternativeName(
             [
-                x509.DNSName("localhost"),
+                x509.DNSName(host),
                 x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
                 *map(x509.UniformResourceIdentifier, uris),
             ]

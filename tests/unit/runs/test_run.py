@@ -69,7 +69,7 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     mailbox = Mailbox(wants_deltas=True)
     run.subscribers.attach(mailbox)
     run.subscribers.publish(0, "old")
-    run.subscribers.held = None
+    run.subscribers.forget_written()
     store.gate.set()
     await run.log.wait_for_commit()
     assert await take_all(mailbox) == [None]
@@ -79,26 +79,26 @@ async def test_text_of_a_step_that_is_over_meanwhile_is_left_out(assign: Assign)
     run.subscribers.publish(2, "of step 2")
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await take_all(mailbox) == [None, delta(2, "of step 2")]
+    assert await take_all(mailbox) == [None, delta(1, "of step 1"), delta(2, "of step 2")]
     run.cancel()
     await run.wait_for_end()
 
 
 @in_virtual_time
-async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
+async def test_text_goes_to_those_alone_who_want_it(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
     run = await start_run(store, assign)
     steps_only, reader = Mailbox(wants_deltas=False), Mailbox(wants_deltas=True)
     run.subscribers.attach(steps_only)
-    run.subscribers.publish(0, "unread")
+    run.subscribers.publish(0, "held, ")
     run.subscribers.attach(reader)
     run.subscribers.publish(0, "read")
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await take_all(reader) == [None, delta(0, "read")]
+    assert await take_all(reader) == [None, delta(0, "held, read")]
     run.subscribers.detach(reader)
-    run.subscribers.publish(0, "unread again")
+    run.subscribers.publish(0, "unread")
     assert await take_all(reader) == []
     assert await take_all(steps_only) == [None]
     run.cancel()
@@ -106,18 +106,35 @@ async def test_text_is_kept_for_those_alone_who_want_it(assign: Assign) -> None:
 
 
 @in_virtual_time
-async def test_what_is_held_is_bounded(assign: Assign) -> None:
+async def test_who_reads_from_the_start_gets_what_the_steps_in_progress_have_written(assign: Assign) -> None:
+    run = await start_run(SlowStore(), assign)
+    await run.log.wait_for_commit()
+    for index, text in ((3, "one "), (4, "other "), (3, "goes on")):
+        run.subscribers.publish(index, text)
+    late, again, steps_only = Mailbox(wants_deltas=True), Mailbox(wants_deltas=True), Mailbox(wants_deltas=False)
+    run.subscribers.attach(late, is_observer=True, is_from_start=True)
+    run.subscribers.attach(again, is_observer=True)
+    run.subscribers.attach(steps_only, is_from_start=True)
+    run.subscribers.publish(4, "ends")
+    assert await take_all(late) == [None, delta(3, "one goes on"), delta(4, "other ends")]
+    assert await take_all(again) == [None, delta(4, "ends")]
+    assert await take_all(steps_only) == [None]
+    run.cancel()
+    await run.wait_for_end()
+
+
+@in_virtual_time
+async def test_what_is_kept_is_bounded_and_the_last_of_it(assign: Assign) -> None:
     store = SlowStore()
     store.gate.clear()
     run = await start_run(store, assign)
     mailbox = Mailbox(wants_deltas=True)
-    run.subscribers.publish(0, "nobody follows yet")
     run.subscribers.attach(mailbox)
-    for text in ("x" * 65_000, "y" * 536, "z"):
+    for text in ("x" * 65_000, "y" * 536, "z", "!"):
         run.subscribers.publish(0, text)
     store.gate.set()
     await run.log.wait_for_commit()
-    assert await take_all(mailbox) == [None, delta(0, "x" * 65_000 + "y" * 536)]
+    assert await take_all(mailbox) == [None, delta(0, "z!")]
     run.cancel()
     await run.wait_for_end()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -17,6 +19,8 @@ from reasond_server.cli.outcome import CommandError, ExitCode, usage_error, warn
 from reasond_server.cli.terminal import sanitize, write
 from reasond_server.config import load
 from reasond_server.config.reference import format_toml_value
+from reasond_server.config.section import require_base_url
+from reasond_server.llm.profiles import find_host_profile
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ _USUAL: Final = (
 )
 """Servers with the addresses at which they listen if nobody says otherwise."""
 _OPENAI_KEY: Final = "OPENAI_API_KEY"
+# Names of models that do not write text, which servers list beside those that do.
+_NO_CHAT: Final = re.compile(
+    r"embed|whisper|tts|dall-e|moderation|realtime|transcribe|image|sora|audio|babbage|davinci|rerank", re.IGNORECASE
+)
 _LOOK_S: Final = 1.0
 _SHOWN: Final = 12
 _WIDTH: Final = 100
@@ -115,12 +123,15 @@ def _find_server(
     wanted: ModelServer, environ: Mapping[str, str], choose: Callable[[str, Sequence[str]], int] | None
 ) -> ModelServer:
     """Return the server that is wanted, or one of those that are found."""
-    if wanted.base_url:
-        if not wanted.base_url.startswith(("http://", "https://")):
-            raise usage_error(f"--url {wanted.base_url[:200]!r} is no address", "Such as http://127.0.0.1:11434/v1.")
-        key = _read_key(wanted.key_env, environ)
-        models = wanted.models or list_models(wanted.base_url, key=key)
-        return ModelServer(name="", base_url=wanted.base_url, models=models, key_env=wanted.key_env)
+    if base_url := wanted.base_url:
+        try:
+            # What servers print as their address ends before the path of the interface.
+            base_url += "" if urlsplit(require_base_url(base_url)).path else "/v1"
+        except ValueError as error:
+            raise usage_error(f"--url {base_url[:200]!r} {error}", "Such as http://127.0.0.1:11434/v1.") from None
+        key_env = wanted.key_env or (_OPENAI_KEY if find_host_profile(base_url) == "openai" else "")
+        models = wanted.models or list_models(base_url, key=_read_key(key_env, environ))
+        return ModelServer(name="", base_url=base_url, models=models, key_env=key_env)
     found = list(_look_around(environ))
     if not found:
         raise CommandError(
@@ -142,14 +153,23 @@ def _look_around(environ: Mapping[str, str]) -> Sequence[ModelServer]:
         if models:
             found.append(ModelServer(name=name, base_url=base_url, models=models))
     if key := environ.get(_OPENAI_KEY, "").strip():
-        models = list_models(OPENAI_URL, key=key)
-        found.append(ModelServer(name="OpenAI", base_url=OPENAI_URL, models=models, key_env=_OPENAI_KEY))
+        try:
+            models = list_models(OPENAI_URL, key=key)
+        except CommandError as error:
+            if not found:
+                raise
+            warn(f"{error.message}. {error.remedy}")
+        else:
+            found.append(ModelServer(name="OpenAI", base_url=OPENAI_URL, models=models, key_env=_OPENAI_KEY))
     return found
 
 
 def _read_key(name: str, environ: Mapping[str, str]) -> str:
     if name and not environ.get(name, "").strip():
-        raise usage_error(f"--key-env names {name!r}, which is not set", f"export {name}=...")
+        raise usage_error(
+            f"The environment variable {name!r} for the key is not set",
+            f"export {name}=..., or name another with --key-env.",
+        )
     return environ.get(name, "").strip() if name else ""
 
 
@@ -163,7 +183,8 @@ def _choose_model(wanted: ModelServer, server: ModelServer, choose: Callable[[st
             remedy="Load one there, such as `ollama pull qwen3`, or name it with --model.",
             code=ExitCode.MODEL,
         )
-    return server.models[_pick("Which model?", server.models, "--model", choose)]
+    models = [one for one in server.models if not _NO_CHAT.search(one)] or server.models
+    return models[_pick("Which model?", models, "--model", choose)]
 
 
 def _pick(question: str, options: Sequence[str], name: str, choose: Callable[[str, Sequence[str]], int] | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
@@ -200,10 +201,17 @@ def _set_up_vs_code_tools(base_url: str, _model: str) -> ClientSetup:
 
 
 def _set_up_claude_desktop(_base_url: str, _model: str) -> ClientSetup:
-    """Return the block for Claude Desktop, which starts programs by their whole path."""
-    server = {"command": str(Path(sys.executable).with_name("reasond")), "args": ["mcp"]}
+    """Return the block for Claude Desktop, which starts programs by their whole path, in a folder of its own."""
+    config = Path("config.toml").resolve()
+    args = ["mcp", "--config", str(config)] if config.is_file() else ["mcp"]
+    server = {"command": str(Path(sys.executable).with_name("reasond")), "args": args}
+    after = "It belongs in claude_desktop_config.json: Settings, Developer, Edit Config."
+    if len(args) == 1:
+        after += '\nThere is no config.toml here: add "--config" and the whole path of yours to the args.'
+    if importlib.util.find_spec("mcp") is None:
+        after += "\nFirst: pip install 'reasond-server[mcp]'; the package mcp is not installed here, and it needs that."
     text = json.dumps({"mcpServers": {"reasond": server}}, indent=2)
-    return ClientSetup(text=text, after="It belongs in claude_desktop_config.json: Settings, Developer, Edit Config.")
+    return ClientSetup(text=text, after=after)
 
 
 def _find_mcp(base_url: str) -> str:

@@ -13,7 +13,7 @@ import { forgetToken, hasToken, link, refuseToken, takeToken, takeTokenFromAddre
 const NAVIGATION = [
   ["#/", "Runs"],
   ["#/turns", "Turns"],
-  ["#/ask", "Begin"],
+  ["#/ask", "New run"],
   ["#/eval", "Eval"],
 ];
 
@@ -96,7 +96,7 @@ class App extends Component {
             >${name}</a>`,
           )}
         </nav>
-        ${hasToken() && html`<button type="button" class="plain" onClick=${forgetToken}>Forget the token</button>`}
+        ${hasToken() && html`<button type="button" class="plain" onClick=${forgetToken}>Sign out</button>`}
       </header>
       <div role="alert" class="banner">${link.trouble && html`<p>⚠ ${link.trouble}</p>`}</div>
       <main tabindex="-1" ref=${this.main} aria-label=${document.title}>${screenOf(address)}</main>

@@ -32,7 +32,7 @@ const BODIES = {
   bounded_context: Window,
   react: Cycle,
   tree: ({ detail }) => html`<${Facts}
-      facts=${[["Score", detail.score.toFixed(2)], ["Depth", detail.depth], ["Grew from", detail.parent_id || "the question"], ["Followed", detail.is_pruned ? "✕ no" : "yes"]]}
+      facts=${[["Node", detail.node_id], ["Score", detail.score.toFixed(2)], ["Depth", detail.depth], ["Grew from", detail.parent_id || "the question"], ["Followed", detail.is_pruned ? "✕ no" : "yes"]]}
     />
     <${Prose} title="Thought" text=${detail.thought} /><${Prose} title="Answer" text=${detail.answer} />`,
   sample: ({ detail }) => html`<${Facts} facts=${[["Counted as", detail.normalized_answer || "no answer"], ["Temperature", detail.temperature]]} />

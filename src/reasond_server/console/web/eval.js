@@ -144,9 +144,9 @@ function Wrong({ trials, ways }) {
   const wrong = trials.filter((each) => !each.is_right).sort((one, other) => order(one).localeCompare(order(other), "en", { numeric: true }));
   if (!wrong.length) return html`<p class="empty">No answer is wrong.</p>`;
   return html`<section aria-labelledby="wrong-title">
-    <h2 id="wrong-title">${plural(wrong.length, "wrong answer")}, with their steps</h2>
-    <ul>${wrong.slice(0, MOST_WRONG).map((each) => html`<li key=${each.key + each.way}>
-      <b>${letters.get(each.way)}</b> ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${each.item_id}</a>` : each.item_id}: ${firstLine(each.answer_json || each.answer || each.note).slice(0, MOST_SHOWN) || words(each.finish.toLowerCase())}
+    <h2 id="wrong-title">${plural(wrong.length, "wrong answer")} by question, with their steps</h2>
+    <ul>${[...Map.groupBy(wrong.slice(0, MOST_WRONG), (each) => each.item_id)].map(([id, own]) => html`<li key=${id}>
+      <b>${id}</b>${own.map((each) => html` · ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${letters.get(each.way)}</a>` : letters.get(each.way)} ${firstLine(each.answer_json || each.answer || each.note).slice(0, MOST_SHOWN) || words(each.finish.toLowerCase())}`)}
     </li>`)}</ul>
     ${wrong.length > MOST_WRONG && html`<p class="faint">The first ${MOST_WRONG} of ${number(wrong.length)}.</p>`}
   </section>`;

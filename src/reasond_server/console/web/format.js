@@ -52,6 +52,10 @@ export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? 
 
 export const words = (name) => String(name ?? "").replaceAll("_", " ");
 
+const CHECKED = { held_out: "checks it never saw", visible_only: "only the checks it saw", none: "nothing" };
+
+export const checkedWith = ({ verification }) => CHECKED[verification] ?? words(verification);
+
 export const firstLine = (text) => String(text ?? "").trimStart().split("\n", 1)[0].slice(0, 200);
 
 // A saving in words: its sign is never left to a colour.

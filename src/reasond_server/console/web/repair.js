@@ -2,7 +2,7 @@
 
 import { html } from "./dom.js";
 import { Diff } from "./diff.js";
-import { firstLine, number, plural, words } from "./format.js";
+import { checkedWith, firstLine, number, plural, words } from "./format.js";
 import { Facts, Prose } from "./parts.js";
 import { Tree } from "./tree.js";
 
@@ -48,7 +48,7 @@ function Candidates({ candidates, finalId, chosen, onChoose }) {
     nodes=${nodes}
     title="Candidates: each beside the one that it was made from"
     label="Tree of candidates"
-    legend=${["★ the winner", "✓ passed", "✕ failed", "– not applied"]}
+    legend=${["★ the winner", "✓ passed", "✕ failed", "– not applied", "the number is its score, of 100"]}
     chosen=${chosen}
     onChoose=${onChoose}
   />`;
@@ -62,7 +62,7 @@ export function Repair({ view, chosen, onChoose }) {
   return html`${final &&
     html`<section aria-labelledby="patch-title">
       <h2 id="patch-title">${verdictOfEnd(final)}</h2>
-      <${Facts} facts=${[["Checked with", words(final.verification)], ["Sandbox", words(final.level)], ["Checks run", number(final.checks)], ["Candidates", number(candidates.length)]]} />
+      <${Facts} facts=${[["Checked with", checkedWith(final)], ["Sandbox", words(final.level)], ["Checks run", number(final.checks)], ["Candidates", number(candidates.length)]]} />
       <${Diff} text=${final.patch} name=${`${view.id.slice(0, 8)}.patch`} />
     </section>`}
     ${found.length > 0 && html`<${Candidates} candidates=${found} finalId=${final?.final_candidate_id} chosen=${chosen} onChoose=${onChoose} />`}
@@ -70,7 +70,7 @@ export function Repair({ view, chosen, onChoose }) {
     html`<section aria-labelledby="candidates-title">
       <h2 id="candidates-title">Candidates by their checks</h2>
       <div class="scroll short" tabindex="0" role="region" aria-label="Candidates"><table>
-        <thead><tr><th scope="col">Candidate</th><th scope="col">Made from</th><th scope="col">Verdict</th><th scope="col" class="right">Score</th><th scope="col">Checks</th><th scope="col">Vote</th><th scope="col">Held-out</th></tr></thead>
+        <thead><tr><th scope="col">Candidate</th><th scope="col">Made from</th><th scope="col">Verdict</th><th scope="col" class="right">Score</th><th scope="col">Checks</th><th scope="col">Vote</th><th scope="col">Last check</th></tr></thead>
         <tbody>${candidates.slice(0, MOST_SHOWN).map((each) => html`<${CandidateRow} key=${each.candidate_id} candidate=${each} isFinal=${isWinner(each)} />`)}</tbody>
       </table></div>
       ${candidates.length > MOST_SHOWN && html`<p class="faint">The first ${MOST_SHOWN} of ${number(candidates.length)}; the steps below hold all.</p>`}
@@ -87,7 +87,7 @@ function CandidateRow({ candidate, isFinal }) {
     <td class="right">${critique ? critique.score.toFixed(1) : "–"}</td>
     <td>${critique ? `${passed} of ${plural(critique.reports.length, "check")} passed` : "–"}</td>
     <td>${vote ? `${vote.weight.toFixed(2)}, ${plural(vote.cluster_size, "alike")}`.replace("alikes", "alike") : "–"}</td>
-    <td>${validation ? (validation.is_valid ? `✓ ${words(validation.verification)}` : "✕ not valid") : "–"}</td>
+    <td>${validation ? (validation.is_valid ? `✓ passed ${checkedWith(validation)}` : "✕ not valid") : "–"}</td>
   </tr>`;
 }
 

@@ -48,7 +48,12 @@ export class Run extends Component {
         this.writings.set(index, ((this.writings.get(index) ?? "") + text).slice(-MOST_WRITING));
         this.draw();
       },
-      onLink: (text) => this.state.link !== text && this.setState({ link: text }),
+      onLink: (text) => {
+        if (this.state.link === text) return;
+        // What is written while the stream is cut is not told again.
+        if (text && !this.state.link) this.writings.forEach((had, index) => this.writings.set(index, `${had} […] `));
+        this.setState({ link: text });
+      },
     }).catch((error) => this.setState({ error }));
     this.ticking = setInterval(() => this.events.at(-1)?.name !== "completed" && this.setState({}), TICK_MS);
     call("executions.get", { execution_id: id }, this.leaving.signal).then(

@@ -1,6 +1,6 @@
 // What a log says, as a pure function of its first events: live runs, ended runs and replay show the same thing.
 
-import { firstLine, plural, tokens, words } from "./format.js";
+import { checkedWith, firstLine, plural, tokens, words } from "./format.js";
 
 const DETAILS = {
   thought: (detail) => ["thought", detail.text || detail.answer],
@@ -12,7 +12,7 @@ const DETAILS = {
     detail.actions.map((each) => each.tool).join(", ") || "answer",
     detail.thought || detail.actions.map((each) => each.arguments_json).join(" "),
   ],
-  tree: (detail) => [`${detail.is_pruned ? "✕ " : ""}${detail.node_id} · ${detail.score.toFixed(2)}`, detail.thought],
+  tree: (detail) => [`${detail.is_pruned ? "✕ " : ""}score ${detail.score.toFixed(2)}`, detail.thought],
   sample: (detail) => ["sample", detail.answer || detail.text],
   stage: (detail) => [words(detail.stage), detail.answer || detail.text],
   custom: (detail) => ["step", Object.values(detail).find((each) => typeof each === "string") ?? JSON.stringify(detail)],
@@ -35,7 +35,7 @@ const EVENTS = {
   ],
   reflection: (body) => [`round ${body.reflection.iteration}`, body.reflection.notes],
   vote: (body) => ["vote", `best: ${body.vote.votes[0]?.candidate_id ?? "none"}`],
-  validation: (body) => [`validated ${body.candidate_id}`, body.is_valid ? words(body.verification) : body.problem],
+  validation: (body) => [`validated ${body.candidate_id}`, body.is_valid ? checkedWith(body) : body.problem],
 };
 
 const OTHERS = new Set(["index", "answer_found", "usage", "elapsed_ms"]);

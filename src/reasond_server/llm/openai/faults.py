@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reasond_server.dialects.window_errors import read_too_long
+from reasond_server.dialects.window_errors import is_starved, read_too_long
 from reasond_server.errors.base import show
 from reasond_server.errors.model import (
     ContentFilteredError,
@@ -97,6 +97,7 @@ class _Kind(StrEnum):
     MODEL = "model"
     SERVER = "server"
     REDIRECT = "redirect"
+    STARVED = "starved"
     REFUSED = "refused"
 
 
@@ -199,6 +200,7 @@ def _classify(status: int, report: dict[str, Any]) -> _Kind:
         (_Kind.MODEL, status == 404 or _has_any(code, _MODEL_CODES)),  # noqa: PLR2004 - HTTP's number
         (_Kind.SERVER, status in _SERVER_STATUSES),
         (_Kind.REDIRECT, status < 400),  # noqa: PLR2004 - HTTP's number
+        (_Kind.STARVED, is_starved(report)),
     )
     return next((kind for kind, is_so in meanings if is_so), _Kind.SERVER if status >= 500 else _Kind.REFUSED)  # noqa: PLR2004 - HTTP's number
 
@@ -235,7 +237,7 @@ def _build_fault(
         )
         return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED, is_unhealthy=True)
     # Groq answers 400 after it generated a call that it cannot read, and shows what the model wrote.
-    is_unspent = is_refusal and not report.get("failed_generation")
+    is_unspent = is_refusal and not report.get("failed_generation") and kind is not _Kind.STARVED
     return UpstreamFaultError(
         _build_lasting_error(options, kind, who=who, metadata=metadata, report=report, is_unspent=is_unspent)
     )
@@ -289,6 +291,11 @@ def _build_lasting_error(
             ModelUnavailableError,
             "redirects elsewhere, which is not followed",
             "Set base_url to the final address.",
+        ),
+        _Kind.STARVED: (
+            refused,
+            "spent all tokens that the answer may have on hidden reasoning",
+            "Raise max_tokens.",
         ),
         _Kind.REFUSED: (
             refused,

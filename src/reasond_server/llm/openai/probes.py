@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reasond_server.dialects.reasoning_marks import LONE_CLOSE, MarkReader
 from reasond_server.dialects.usage_forms import read_report
-from reasond_server.dialects.window_errors import read_too_long
+from reasond_server.dialects.window_errors import is_starved, read_too_long
 from reasond_server.errors.access import AccessError, PermissionMissingError
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.model import ModelError, ModelFailedError
@@ -36,8 +36,11 @@ _USUAL_STOPS = 4
 _REFUSALS = range(400, 600)
 _NOT_ALLOWED = (401, 403)
 _MISSING = 404
+_REMEDIES = {_MISSING: "Check base_url and model.", 429: "Wait, or look at the limits and the credit of your account."}
 _OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
 _LONG_WORDS = 40_000
+# Models of OpenAI that reason refuse limits that their reasoning takes up.
+_ROOM_TO_REASON = 2_048
 # OpenAI and others cache prompts of 1,024 tokens and more.
 _CACHED_WORDS = 1_500
 _ANSWER = {"word": "zebra"}
@@ -112,6 +115,7 @@ class _Examination:
         self._options = options
         self._profile = options.profile
         self._limit: str = options.profile.limit_field
+        self._least = 0
         self._extra: dict[str, Any] = {}
         self._findings: list[ProbeFinding] = []
         self._warnings: list[str] = []
@@ -143,8 +147,12 @@ class _Examination:
 
     async def _call(self, text: str = _PLAIN, *, limit: int = 24, **fields: Any) -> ProbeReply:  # noqa: ANN401 - any JSON
         """Make a call with the parameters that are known to work; `fields` take precedence."""
-        body = {"messages": [{"role": "user", "content": text}], self._limit: limit, **self._extra, **fields}
+        most = max(limit, self._least)
+        body = {"messages": [{"role": "user", "content": text}], self._limit: most, **self._extra, **fields}
         reply = await self._client.chat(body)
+        if most < _ROOM_TO_REASON and is_starved({"message": reply.error}):
+            self._least = _ROOM_TO_REASON
+            return await self._call(text, limit=limit, **fields)
         self._reasoning |= reply.reasoning
         reader = MarkReader()
         pieces = [*reader.feed(reply.text), *reader.flush()]
@@ -212,7 +220,7 @@ class _Examination:
             return PermissionMissingError(
                 f"{place} does not accept the key ({reply.outcome})", remedy="Check what api_key_env names."
             )
-        remedy = "Check base_url and model." if reply.status == _MISSING else "Look into the server's log."
+        remedy = _REMEDIES.get(reply.status, "Look into the server's log.")
         return ModelFailedError(f"{place} answers no plain call ({reply.outcome})", remedy=remedy)
 
     async def _probe_sampling(self) -> None:
@@ -411,7 +419,7 @@ class _Examination:
 def _is_limit_kept(reply: ProbeReply) -> bool | None:
     """Return whether a limit of one token was respected; None if the model may have ended on its own."""
     if not reply.is_ok:
-        return _is_taken(reply)
+        return True if is_starved({"message": reply.error}) else _is_taken(reply)
     # The reported usage may be false, but no token is three words.
     if reply.tokens > 1 or len(reply.text.split()) > 2:  # noqa: PLR2004 - see above
         return False

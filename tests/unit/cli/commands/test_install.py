@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,21 @@ def test_hosts_of_tools_get_the_address_of_mcp_and_name_the_token(capsys: pytest
     code = json.loads(read_printed(capsys, "vscode-mcp").partition("\nIt belongs")[0])
     assert (code["servers"]["reasond"]["type"], code["servers"]["reasond"]["url"]) == ("http", f"{URL}/mcp")
     assert code["servers"]["reasond"]["headers"]["Authorization"] == f"Bearer ${{input:{code['inputs'][0]['id']}}}"
-    desktop = json.loads(read_printed(capsys, "claude-desktop").partition("\nIt belongs")[0])
-    assert desktop["mcpServers"]["reasond"]["args"] == ["mcp"]
-    assert desktop["mcpServers"]["reasond"]["command"].endswith("/reasond")
+
+
+def test_claude_desktop_gets_whole_paths_and_is_told_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told, _, after = read_printed(capsys, "claude-desktop").partition("\nIt belongs")
+    desktop = json.loads(told)["mcpServers"]["reasond"]
+    assert desktop["args"] == ["mcp"]
+    assert desktop["command"].endswith("/reasond")
+    assert "no config.toml here" in after
+    assert "reasond-server[mcp]" not in after
+    (tmp_path / "config.toml").touch()
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    told, _, after = read_printed(capsys, "claude-desktop").partition("\nIt belongs")
+    assert json.loads(told)["mcpServers"]["reasond"]["args"] == ["mcp", "--config", str(tmp_path / "config.toml")]
+    assert "config.toml here" not in after
+    assert "pip install 'reasond-server[mcp]'" in after

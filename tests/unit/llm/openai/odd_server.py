@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -17,10 +18,18 @@ WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
 
 @dataclass(kw_only=True)
 class Manners:
-    """The behaviour of the server. By default it accepts every field and obeys none."""
+    """The behaviour of the server. By default it accepts every field and obeys none.
+
+    `starves` is the least limit of tokens with which a model that reasons answers; `key` the only one that it takes.
+    `members` stand in each chunk, `told` are headers of each answer.
+    """
 
     limits: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
+    starves: int = 0
+    key: str = ""
+    members: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
     stops: int = 0
     match_field: str = ""
     usage: bool = False
@@ -46,17 +55,19 @@ class Manners:
 
 
 @contextmanager
-def odd_server(manners: Manners) -> Iterator[str]:
-    """Serve while the context is open; yields the base URL."""
+def odd_server(manners: Manners, *, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve while the context is open, over TLS with a `context`; yields the base URL."""
 
     class Handler(_Handler):
         chosen = manners
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
+        yield f"http{'' if context is None else 's'}://127.0.0.1:{server.server_port}/v1"
     finally:
         manners.release.set()
         server.shutdown()
@@ -79,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._document()
             return
         manners = self.chosen
+        if not self._knows_key():
+            return
         manners.seen.append(body)
         manners.headers.append({**self.headers, "path": self.path})
         if manners.hangs:
@@ -98,7 +111,21 @@ class _Handler(BaseHTTPRequestHandler):
             return "System message must be at the beginning"
         if self.chosen.window and len(body["messages"][-1]["content"].split()) > self.chosen.window:
             return f"This model's maximum context length is {self.chosen.window} tokens."
+        if max([body[name] for name in self.chosen.limits if name in body] or [10_000]) < self.chosen.starves:
+            return (
+                "Could not finish the message because max_tokens or model output limit was reached. "
+                "Please try again with higher max_tokens."
+            )
         return ""
+
+    def _knows_key(self) -> bool:
+        given = (self.headers["Authorization"] or "").removeprefix("Bearer ")
+        if not self.chosen.key or given == self.chosen.key:
+            return True
+        message = f"Incorrect API key provided: {given[:8]}***. You can find your API key in your account."
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+        self._send(401, json.dumps({"error": error}))
+        return False
 
     def _answer(self, body: dict[str, Any]) -> None:
         manners = self.chosen
@@ -134,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "usage": {"prompt_tokens": prompt, "completion_tokens": manners.output_lie or len(words)},
                 }
             )
-        text = "".join(f": ping\n\ndata: {json.dumps(chunk)}\n\n" for chunk in chunks)
+        text = "".join(f": ping\n\ndata: {json.dumps(manners.members | chunk)}\n\n" for chunk in chunks)
         if manners.breaks:
             self._send(200, text, length=len(text) + 1000)
             self.close_connection = True
@@ -142,6 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, f"{text}data: [DONE]\n\n", manners.content_type)
 
     def _document(self) -> None:
+        if not self._knows_key():
+            return
         known = self.path in self.chosen.documents
         self._send(200 if known else 404, json.dumps(self.chosen.documents.get(self.path, {})))
 
@@ -152,6 +181,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(length or len(content)))
+        for name, told in self.chosen.told.items():
+            self.send_header(name, told)
         self.end_headers()
         try:
             self.wfile.write(content)

@@ -106,6 +106,7 @@ async def test_a_server_like_openais_reasoning_models_is_described() -> None:
     manners = Manners(
         limits=("max_completion_tokens",),
         refuses=("max_tokens", "temperature", "stop"),
+        starves=100,
         usage=True,
         schema="json_schema",
         tools="forced",
