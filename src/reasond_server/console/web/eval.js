@@ -146,7 +146,10 @@ function Wrong({ trials, ways }) {
   return html`<section aria-labelledby="wrong-title">
     <h2 id="wrong-title">${plural(wrong.length, "wrong answer")} by question, with their steps</h2>
     <ul>${[...Map.groupBy(wrong.slice(0, MOST_WRONG), (each) => each.item_id)].map(([id, own]) => html`<li key=${id}>
-      <b>${id}</b>${own.map((each) => html` · ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${letters.get(each.way)}</a>` : letters.get(each.way)} ${firstLine(each.answer_json || each.answer || each.note).slice(0, MOST_SHOWN) || words(each.finish.toLowerCase())}`)}
+      <b>${id}</b>
+      ${own.map((each) => html`<div key=${each.key + each.way}>
+        ${each.execution_id ? html`<a href=${`#/run/${each.execution_id}`}>${letters.get(each.way)}</a>` : letters.get(each.way)} ${firstLine(each.answer_json || each.answer || each.note).slice(0, MOST_SHOWN) || words(each.finish.toLowerCase())}
+      </div>`)}
     </li>`)}</ul>
     ${wrong.length > MOST_WRONG && html`<p class="faint">The first ${MOST_WRONG} of ${number(wrong.length)}.</p>`}
   </section>`;
