@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 
 from reasond_server.cli.commands.worker import work
-from reasond_server.engines.packing import PayloadStore
 from reasond_server.engines.repair_worker import RepairWorker
 from reasond_server.engines.workflow import COMMIT
+from reasond_server.eventlog.stored.payload_store import PayloadStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -241,7 +241,7 @@ class Server:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
         courier = None if self._telling is None else self._telling.courier
-        for part in (self._attachments, self._mcp, tools, self._engine, self._workshop, courier):
+        for part in (self._attachments, tools, self._engine, self._workshop, courier):
             if part is not None:
                 await part.aclose()
         for task in self._watching:

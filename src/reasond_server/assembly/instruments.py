@@ -20,12 +20,12 @@ from reasond_server.http_api.http_server import HttpServer
 from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
-from reasond_server.protocols.a2a.a2a_endpoint import A2A_PATHS
 from reasond_server.protocols.mcp.mcp_endpoint import MCP_PATH
 from reasond_server.protocols.openai_endpoint import OPENAI_PATHS
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.phase import STOP_REASONS
 from reasond_server.services import DECLARED
+from reasond_server.services.a2a import A2A_PATHS
 from reasond_server.services.a2a import DECLARATION as A2A_DECLARATION
 from reasond_server.services.chats import CHAT_METHODS
 from reasond_server.services.mcp_tools import MCP_METHODS

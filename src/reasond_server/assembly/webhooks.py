@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_json
 
 from reasond_server.errors.base import SettingsError
+from reasond_server.eventlog.stored.payload_store import PayloadStore
 from reasond_server.executions.desk import read_log
 from reasond_server.protocols.a2a.task_writer import write_log
 from reasond_server.protocols.responses.webhook_events import write_response_event
@@ -63,7 +64,7 @@ def build_telling(
         allowed = AddressPolicy(
             allow_hosts=a2a.push_hosts, allow_private_hosts=private, allow_http=a2a.push_allow_private
         )
-        tasks = TaskReceivers(stores.transactions, outbox, policy=allowed, now=now)
+        tasks = TaskReceivers(PayloadStore(stores.transactions), outbox, stores.executions, policy=allowed)
     courier = Courier(
         outbox=outbox,
         policy=policy,

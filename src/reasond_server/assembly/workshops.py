@@ -18,6 +18,7 @@ from reasond_server.assembly.core import build_snapshot_keeper, find_preferred_m
 from reasond_server.assembly.limit_backend import audited_account
 from reasond_server.config.repairs import RepairEnvironmentSettings, RepairSettings
 from reasond_server.errors.base import SettingsError
+from reasond_server.eventlog.stored.payload_store import PayloadStore
 from reasond_server.reasoning.run_tools import SandboxPrograms
 from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.repair.critics.linting import find_ruff
@@ -226,7 +227,6 @@ def build_engine(settings: Settings, stores: Stores, environ: Mapping[str, str])
             '[engine] repair is "temporal", but the store is in memory, where no worker finds what was done',
             remedy="Name a database in [store] url; with `reasond worker` it must be PostgreSQL.",
         )
-    from reasond_server.engines.packing import PayloadStore  # noqa: PLC0415 - as below
     from reasond_server.engines.temporal import TemporalEngine  # noqa: PLC0415 - as below
 
     return TemporalEngine(options, PayloadStore(stores.transactions))
@@ -291,7 +291,6 @@ def build_repair_worker(
 
     `model` is that of the server, `backends` are those that [repair] may name.
     """
-    from reasond_server.engines.packing import PayloadStore  # noqa: PLC0415 - as above
     from reasond_server.engines.repair_worker import RepairWorker  # noqa: PLC0415 - as above
 
     preferred, clock = find_preferred_model(settings, backends), stores.time_of(make_system_clock())

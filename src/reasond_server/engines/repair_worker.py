@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from reasond_server.engines.packing import PayloadStore
     from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.eventlog.stored.payload_store import PayloadStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.critics.check_judge import Critics
     from reasond_server.repair.search.activities import RepairCandidate

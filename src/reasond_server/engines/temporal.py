@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from temporalio.client import WorkflowHandle
     from temporalio.converter import SerializationContext
 
-    from reasond_server.engines.packing import PayloadStore
     from reasond_server.engines.repair_worker import RepairWorker
+    from reasond_server.eventlog.stored.payload_store import PayloadStore
     from reasond_server.repair.service.engine import RepairBatch, RepairOrder
 
 

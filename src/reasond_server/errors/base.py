@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 INTERNAL_MESSAGE: Final = "internal error"
 """The only text about a fault of the server that a caller gets; the details are in the log under the call id."""
 
+DOMAIN: Final = "reasond"
+"""Whose names the reasons are, for programs that know those of others too (google.rpc.ErrorInfo)."""
+
 DEFAULT_RETRY_S: Final = 1.0
 """Default seconds to wait before a retry."""
 

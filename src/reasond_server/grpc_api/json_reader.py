@@ -32,10 +32,15 @@ _NUMBER: Final = re.compile(r"-?\d{1,40}(\.\d{1,40})?([eE][-+]?\d{1,3})?", re.AS
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _MOMENT: Final = re.compile(r"[-+.:\dTZs]{1,64}", re.ASCII)
 _MAX_NAME: Final = 64
+_ANY_JSON: Final = "google.protobuf.Value"
 
 
-def read_message(kind: Descriptor, fields: Mapping[str, Any], *, path: str = "") -> Message:
+def read_message(
+    kind: Descriptor, fields: Mapping[str, Any], *, path: str = "", ignores_unknown: bool = False
+) -> Message:
     """Return a message of this kind with the `fields`; `path` stands before their names in errors.
+
+    With `ignores_unknown` fields that no message here has are left out, as protocols want it whose versions add some.
 
     Raises:
         InvalidRequestError: there is no such field, it is set twice, or it takes other values.
@@ -46,15 +51,17 @@ def read_message(kind: Descriptor, fields: Mapping[str, Any], *, path: str = "")
     for name, value in fields.items():
         place = path + (name if name.isidentifier() and len(name) <= _MAX_NAME else show(name))
         field = by_name.get(name)
+        if field is None and ignores_unknown:
+            continue
         if field is None:
             raise invalid(place, f"is no field of this request{suggest_nearest(name, kind.fields_by_name)}")
-        if value is None:
+        if value is None and (field.message_type is None or field.message_type.full_name != _ANY_JSON):
             continue
         # Of a oneof, one field can be set.
         other = given_by.setdefault((field.containing_oneof or field).full_name, name)
         if other != name:
             raise invalid(place, f"cannot stand beside {path}{other}; leave one of them out")
-        found[field.name] = _read_field(field, value, place)
+        found[field.name] = _read_field(field, value, place, ignores_unknown=ignores_unknown)
     return GetMessageClass(kind)(**found)
 
 
@@ -105,28 +112,29 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     return bool(field.default_value == [])
 
 
-def _read_field(field: FieldDescriptor, value: object, place: str) -> object:
+def _read_field(field: FieldDescriptor, value: object, place: str, *, ignores_unknown: bool) -> object:
     """Return what a field takes, one value or several."""
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         if not isinstance(value, dict):
             raise invalid(place, f"must be an object, got {show(value)}")
-        entry = kind.fields_by_name["value"]
-        return {key: _read_value(entry, each, f"{place}[{show(key)}]") for key, each in value.items()}
+        read = partial(_read_value, kind.fields_by_name["value"], ignores_unknown=ignores_unknown)
+        return {key: read(each, f"{place}[{show(key)}]") for key, each in value.items()}
     if _is_repeated(field):
         if not isinstance(value, list):
             raise invalid(place, f"must be a list, got {show(value)}")
-        return [_read_value(field, each, f"{place}[{index}]") for index, each in enumerate(value)]
-    return _read_value(field, value, place)
+        read = partial(_read_value, field, ignores_unknown=ignores_unknown)
+        return [read(each, f"{place}[{index}]") for index, each in enumerate(value)]
+    return _read_value(field, value, place, ignores_unknown=ignores_unknown)
 
 
-def _read_value(field: FieldDescriptor, value: object, place: str) -> object:
+def _read_value(field: FieldDescriptor, value: object, place: str, *, ignores_unknown: bool) -> object:
     """Return one value of a field."""
     kind = field.message_type
     if kind is not None and kind.full_name not in _RULES:
         if not isinstance(value, dict):
             raise invalid(place, f"must be an object, got {show(value)}")
-        return read_message(kind, value, path=f"{place}.")
+        return read_message(kind, value, path=f"{place}.", ignores_unknown=ignores_unknown)
     read: Callable[[object], object]
     if field.enum_type is not None:
         names = field.enum_type.values_by_name
@@ -183,6 +191,12 @@ def _read_struct(value: object) -> struct_pb2.Struct:
     return struct
 
 
+def _read_any(value: object) -> struct_pb2.Value:
+    struct = struct_pb2.Struct()
+    struct.update({_ANY_JSON: value})
+    return struct.fields[_ANY_JSON]
+
+
 def _read_time(
     kind: type[duration_pb2.Duration | timestamp_pb2.Timestamp], value: object
 ) -> duration_pb2.Duration | timestamp_pb2.Timestamp:
@@ -202,6 +216,7 @@ _RULES: Final[Mapping[int | str, tuple[str, Callable[[object], object]]]] = {
     FieldDescriptor.TYPE_INT32: ("a whole number of 32 bits", partial(_read_whole, bits=31)),
     FieldDescriptor.TYPE_INT64: ("a whole number of 64 bits", partial(_read_whole, bits=63)),
     "google.protobuf.Struct": ("an object with numbers up to 1.8e308", _read_struct),
+    _ANY_JSON: ("a JSON value with numbers up to 1.8e308", _read_any),
     "google.protobuf.Duration": ("a duration in seconds such as 1.5s", partial(_read_time, duration_pb2.Duration)),
     "google.protobuf.Timestamp": ("a time such as 2026-11-23T10:00:00Z", partial(_read_time, timestamp_pb2.Timestamp)),
 }

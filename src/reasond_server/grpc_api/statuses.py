@@ -13,15 +13,14 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.errors.base import INTERNAL_MESSAGE
+from reasond_server.errors.base import DOMAIN, INTERNAL_MESSAGE
 from reasond_server.errors.model import can_be_retried
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import ReasondError
+    from reasond_server.errors.base import Reason, ReasondError
 
-DOMAIN: Final = "reasond"
 MAX_STATUS_BYTES: Final = 4096
 # Tags and lengths of an Any and its two fields, which hold at most 4 KiB here.
 _WRAPPING_BYTES: Final = 12
@@ -40,23 +39,21 @@ _RETRIED_CODES: Final = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED", "ABORTED
 _MAX_PUSHBACK_MS: Final = 60_000
 
 
-def find_code(error: ReasondError) -> grpc.StatusCode:
-    """Return the gRPC status code of `error`."""
-    return _CODES[error.declaration.grpc_status]
-
-
-def build_status(error: ReasondError, *, call_id: str) -> status_pb2.Status:
+def build_status(
+    error: ReasondError, *, call_id: str, reason: Reason | None = None, domain: str = DOMAIN
+) -> status_pb2.Status:
     """Return the Status for `error`: at most 4 KiB; violations are cut first, then metadata.
 
-    The text of a server fault is not sent: the caller gets "internal error" and the request id.
+    The text of a server fault is not sent: the caller gets "internal error" and the request id. Another `reason` is
+    that of a protocol with reasons of its own, in its `domain`.
     """
-    reason = error.declaration
+    reason = reason or error.declaration
     is_internal = reason.name == "INTERNAL"
-    info = error_details_pb2.ErrorInfo(reason=reason.name, domain=DOMAIN, metadata={"request_id": _clip(call_id)})
+    info = error_details_pb2.ErrorInfo(reason=reason.name, domain=domain, metadata={"request_id": _clip(call_id)})
     if error.execution_id:
         info.metadata["execution_id"] = _clip(error.execution_id)
     text = INTERNAL_MESSAGE if is_internal else clip_message(error.full_message)
-    status = status_pb2.Status(code=find_code(error).value[0], message=text)
+    status = status_pb2.Status(code=_CODES[reason.grpc_status].value[0], message=text)
     if is_internal:
         _add(status, info)
         return status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reasond_server.errors.limits import SlowConsumerError
 from reasond_server.grpc_api.guard import get_current_call
@@ -17,9 +17,25 @@ if TYPE_CHECKING:
 
     from reasond_server.grpc_api.handlers import Context
     from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import StreamEvent
 
 _log = logging.getLogger("reasond.grpc")
+
+
+class Placed(Protocol):
+    """An event of the log of an execution, or what is made of one: the sequence is where its reader resumes."""
+
+    @property
+    def execution_id(self) -> str:
+        """The execution."""
+        ...
+
+    @property
+    def sequence(self) -> int:
+        """The number of the event in its log."""
+        ...
+
+
+EventT = TypeVar("EventT", bound=Placed)
 
 
 class StreamWriter:
@@ -38,11 +54,11 @@ class StreamWriter:
 
     async def write(
         self,
-        events: AsyncGenerator[StreamEvent, None],
+        events: AsyncGenerator[EventT, None],
         context: Context,
-        message_of: Callable[[StreamEvent], object],
+        message_of: Callable[[EventT], object | None],
     ) -> None:
-        """Write `events` as they come, each as the message that `message_of` returns; close them at the end.
+        """Write `events` as they come, each as the message that `message_of` returns if any; close them at the end.
 
         Raises:
             SlowConsumerError: the client took nothing for too long.
@@ -53,15 +69,18 @@ class StreamWriter:
             with StallWatch(limit_s=self._write_timeout_s) as watch:
                 async with aclosing(events):
                     async for event in events:
+                        message = message_of(event)
+                        if message is None:
+                            continue
                         try:
                             # Waits while the client's flow-control window is full.
-                            await watch.write_within(context.write(message_of(event)))
+                            await watch.write_within(context.write(message))
                         except TimeoutError:
                             raise self._cut_off(event) from None
         finally:
             self._observer.stream_closed(transport)
 
-    def _cut_off(self, event: StreamEvent) -> SlowConsumerError:
+    def _cut_off(self, event: Placed) -> SlowConsumerError:
         """Log that the client did not read `event` in time; return the error for the client."""
         self._observer.slow_consumer(get_current_call().transport)
         # Logged now: the status, and so the access log, waits until the client has read all earlier data.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from google.protobuf import descriptor_pool, json_format
 
+from reasond_server.errors.base import DOMAIN
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.handlers import find_behaviour, make_runner
 from reasond_server.grpc_api.json_reader import nest_query, read_message
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import MethodOptions
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import ReasondError
+    from reasond_server.errors.base import Reason, ReasondError
     from reasond_server.grpc_api.handlers import Handler
     from reasond_server.types import Principal
 
@@ -126,9 +127,15 @@ class _Context:
         """Return that there is no deadline."""
 
 
-def describe_status(error: ReasondError, call_id: str) -> dict[str, Any]:
-    """Return `error` as the JSON of its google.rpc.Status."""
-    return _to_json(build_status(error, call_id=call_id))
+def describe_status(
+    error: ReasondError, call_id: str, *, reason: Reason | None = None, domain: str = DOMAIN, keeps_names: bool = True
+) -> dict[str, Any]:
+    """Return `error` as the JSON of its google.rpc.Status; see `build_status`.
+
+    The fields have the names of JSON, or with `keeps_names` those of the protos.
+    """
+    status = build_status(error, call_id=call_id, reason=reason, domain=domain)
+    return json_format.MessageToDict(status, preserving_proto_field_name=keeps_names)
 
 
 async def _write_json(message: Message) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class RefusalError(Exception):
         self.message = message
         self.headers = dict(headers or {})
 
+    @property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers as ASGI has them."""
+        return [(name.encode("ascii"), text.encode("ascii")) for name, text in self.headers.items()]
+
 
 class ClientGoneError(Exception):
     """The client closed the connection, so no answer can be sent."""
@@ -108,8 +113,7 @@ async def send_described(send: Send, answer: Mapping[str, Any], *more: tuple[byt
 async def send_refusal(send: Send, refusal: RefusalError, call_id: str) -> None:
     """Send the error of a rejected request as JSON: `{"error": ..., "request_id": ...}`."""
     content: dict[str, Any] = {"error": refusal.message, "request_id": call_id}
-    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
-    await send_answer(send, refusal.status, to_json(content), headers=headers)
+    await send_answer(send, refusal.status, to_json(content), headers=refusal.raw_headers)
 
 
 _JSON: Final = "application/json"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
+from reasond_server.http_api.exchange import frame_event
 from reasond_server.http_api.params import read_params
 from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.telemetry.scope import note_caller
@@ -153,6 +155,14 @@ def build_error_object(
     return {"code": reason.jsonrpc_code, "message": message, "data": data}
 
 
+def describe_failure(error: ReasondError, status: int, body: bytes) -> dict[str, Any]:
+    """Return `error` as an endpoint sends it, {status, headers, body, frame}; `body` is JSON that describes it."""
+    headers = [(b"www-authenticate", b"Bearer")] if status == _NO_TOKEN else []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
+    return {"status": status, "headers": headers, "body": body, "frame": frame_event(body, name="error")}
+
+
 def convert_failure(error: BaseException) -> ReasondError:
     """Return `error` as a ReasondError: a foreign error becomes a fault with that error as its cause.
 
@@ -206,6 +216,7 @@ JSONRPC: Final = Dialect(
     describe=lambda error, call_id, partial: build_error_object(error, call_id=call_id, partial=partial),
     takes_auth_token=True,
 )
+_NO_TOKEN: Final = 401
 _KEY_HEADERS: Final = (b"x-api-key", b"api-key")
 _log = logging.getLogger("reasond.http")
 

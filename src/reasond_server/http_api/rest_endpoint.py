@@ -98,8 +98,7 @@ class RestEndpoint:
         except RefusalError as refusal:
             error = _REFUSALS.get(refusal.status, InvalidRequestError)(refusal.message)
             told = self._dialect.describe(error, exchange.call_id, None)
-            headers = [(name.encode("ascii"), text.encode("ascii")) for name, text in refusal.headers.items()]
-            await send_described(send, {**told, "status": refusal.status, "headers": headers})
+            await send_described(send, {**told, "status": refusal.status, "headers": refusal.raw_headers})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, exchange: Exchange) -> None:
         """Serve the route of the request.

@@ -56,8 +56,7 @@ def describe_message_error(
 
 def describe_message_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
     """Return the body and the headers for a request that was rejected before any method was called."""
-    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
-    return _write(refusal.status, refusal.message, call_id), headers
+    return _write(refusal.status, refusal.message, call_id), refusal.raw_headers
 
 
 def _write(status: int, message: str, call_id: str, **more: object) -> bytes:

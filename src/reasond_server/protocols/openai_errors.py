@@ -175,8 +175,7 @@ def describe_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequen
     """Return the body and the headers for a request that was rejected before any method was called."""
     code = _CODES_OF_REFUSALS.get(refusal.status, "INVALID_REQUEST")
     content = _build_content(refusal.message, status=refusal.status, code=code, param=None)
-    headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers.items()]
-    return to_json({"error": content | {"reasond": {"request_id": call_id}}}), headers
+    return to_json({"error": content | {"reasond": {"request_id": call_id}}}), refusal.raw_headers
 
 
 def _build_content(message: str, *, status: int, code: str, param: str | None) -> dict[str, Any]:

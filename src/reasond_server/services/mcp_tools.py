@@ -42,19 +42,15 @@ def serve_mcp(
     """
     read = EXECUTIONS.operation("GetExecution")
     runs = ToolRuns(reasoning=reasoning, repairs=repairs, desk=desk, read_operation=read, now=now)
+    calls = (
+        (REASON_METHOD, REASONING.operation("ReasonIterations"), runs.reason),
+        (REPAIR_METHOD, REPAIRS.operation("RepairSteps"), runs.repair),
+    )
     own = {
-        REASON_METHOD: Method(
-            operation=REASONING.operation("ReasonIterations"),
-            params=RunParams,
-            run=_refuse,
-            streaming=Streaming(operation=REASONING.operation("ReasonIterations"), open=runs.reason),
-        ),
-        REPAIR_METHOD: Method(
-            operation=REPAIRS.operation("RepairSteps"),
-            params=RunParams,
-            run=_refuse,
-            streaming=Streaming(operation=REPAIRS.operation("RepairSteps"), open=runs.repair),
-        ),
+        name: Method(
+            operation=needed, params=RunParams, run=_refuse, streaming=Streaming(operation=needed, open=follow)
+        )
+        for name, needed, follow in calls
     }
     return McpInterface(
         # Made at the first request: a start takes 30 ms less.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
 from reasond_server.grpc_api.transcoding import REST, TranscodedRpcs, describe_status
-from reasond_server.http_api.exchange import frame_event
-from reasond_server.http_api.http_calls import Dialect
+from reasond_server.http_api.http_calls import Dialect, describe_failure
 from reasond_server.http_api.rest_endpoint import REST_ROOT, RestEndpoint, Route
 from reasond_server.protocols.openai_errors import STATUSES
 
@@ -54,14 +52,5 @@ def _transcode(service: Service) -> Mapping[str, TranscodedRpc]:
 
 def _describe(error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the status of `error` as Envoy's transcoder answers it: {status, headers, body, frame}."""
-    status = error.declaration.grpc_status
-    headers = [(b"www-authenticate", b"Bearer")] if status == "UNAUTHENTICATED" else []
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
-    body = to_json(describe_status(error, call_id))
-    return {
-        "status": _STATUSES.get(status, 500),
-        "headers": headers,
-        "body": body,
-        "frame": frame_event(body, name="error"),
-    }
+    status = _STATUSES.get(error.declaration.grpc_status, 500)
+    return describe_failure(error, status, to_json(describe_status(error, call_id)))

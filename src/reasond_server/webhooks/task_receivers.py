@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.store import Notice
-from reasond_server.eventlog.stored.rows import notice_columns
-from reasond_server.eventlog.stored.sql_store import ADD_NOTICE
 from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
+from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 from reasond_server.webhooks.parcels import Parcel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
-    from reasond_server.storage.transactions import Job, Transactions
+    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.eventlog.stored.payload_store import PayloadStore
     from reasond_server.webhooks.outbox import Letter, Outbox
     from reasond_server.webhooks.parcels import Render
 
@@ -35,16 +36,6 @@ MOST_RECEIVERS: Final = 10
 _PREFIX: Final = "push/"
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _VALUE: Final = re.compile(r"[ -~]{0,4096}")
-_AT: Final = "tenant = :tenant AND execution_id = :execution_id"
-# The character after the slash bounds the names that begin with the prefix.
-_LIST: Final = f"SELECT name, body FROM payloads WHERE {_AT} AND name > 'push/' AND name < 'push0' ORDER BY name"  # noqa: S608 - fixed texts
-_PUT: Final = f"""
-INSERT INTO payloads (tenant, execution_id, name, body)
-SELECT :tenant, :execution_id, :name, :body WHERE EXISTS (SELECT 1 FROM executions WHERE {_AT})
-ON CONFLICT (tenant, execution_id, name) DO UPDATE SET body = excluded.body
-"""  # noqa: S608 - as above
-_REMOVE: Final = f"DELETE FROM payloads WHERE {_AT} AND name = :name"  # noqa: S608 - as above
-_STATE: Final = f"SELECT state, last_sequence FROM executions WHERE {_AT}"  # noqa: S608 - as above
 
 
 @value
@@ -54,7 +45,7 @@ class TaskReceiver:
     name: str
     url: str
     headers: Mapping[str, str] = field(repr=False)
-    shown: str = ""
+    shown: Mapping[str, Any]
 
 
 class TaskReceivers:
@@ -66,13 +57,11 @@ class TaskReceivers:
     name: Final = TASKS
     lanes: Final = 4
 
-    def __init__(
-        self, rows: Transactions, outbox: Outbox, *, policy: AddressPolicy, now: Callable[[], datetime]
-    ) -> None:
-        self._rows = rows
+    def __init__(self, payloads: PayloadStore, outbox: Outbox, store: ExecutionStore, *, policy: AddressPolicy) -> None:
+        self._payloads = payloads
         self._outbox = outbox
+        self._store = store
         self._policy = policy
-        self._now = now
 
     def check(self, receiver: TaskReceiver) -> None:
         """Refuse a receiver that could not be told.
@@ -98,40 +87,29 @@ class TaskReceivers:
 
         Raises:
             InvalidRequestError: `check` refuses it, or the execution has too many.
+            ExecutionNotFoundError: it is gone.
         """
         self.check(receiver)
-        name = receiver.name
-        place = {"tenant": tenant, "execution_id": execution_id}
-        now = self._now().timestamp()
-
-        def job() -> Job[bool]:
-            rows = yield _LIST, place
-            if len({each for each, _ in rows} - {f"{_PREFIX}{name}"}) >= MOST_RECEIVERS:
-                return False
-            yield _PUT, place | {"name": f"{_PREFIX}{name}", "body": to_json(asdict(receiver))}
-            for state, sequence in (yield _STATE, place):
-                if state != "running":
-                    key = f"msg_{execution_id}_{sequence}_{name}"
-                    yield ADD_NOTICE, notice_columns([_notice(key, tenant, execution_id, sequence, name)], now=now)
-            return True
-
-        if not await self._rows.change(job):
+        if len((await self.list(tenant, execution_id)).keys() - {receiver.name}) >= MOST_RECEIVERS:
             text = f"must be one of at most {MOST_RECEIVERS} receivers of a task; delete another one"
             raise InvalidRequestError.of(Violation(field="id", description=text))
+        bodies = {f"{_PREFIX}{receiver.name}": to_json(asdict(receiver))}
+        await self._payloads.put(tenant, execution_id, bodies, replaces=True)
+        # Read after that: who is put while it ends is told by its last event, or here, by the same id.
+        execution = await self._store.find(tenant, execution_id)
+        if execution.state is not ExecutionState.RUNNING:
+            sequence = execution.last_sequence
+            key = f"msg_{execution_id}_{sequence}_{receiver.name}"
+            await self._outbox.add([_notice(key, tenant, execution_id, sequence, receiver.name)])
 
     async def list(self, tenant: str, execution_id: str) -> Mapping[str, TaskReceiver]:
-        """Return the receivers of an execution by their names."""
-        rows = await self._rows.select(_LIST, {"tenant": tenant, "execution_id": execution_id})
-        return {name.removeprefix(_PREFIX): TaskReceiver(**from_json(bytes(body))) for name, body in rows}
+        """Return the receivers of an execution by their names; racing clients add no more than may be there."""
+        bodies = islice((await self._payloads.list(tenant, execution_id, _PREFIX)).values(), MOST_RECEIVERS)
+        return {each.name: each for each in (TaskReceiver(**from_json(body)) for body in bodies)}
 
     async def remove(self, tenant: str, execution_id: str, name: str) -> None:
         """Forget a receiver, if it is there."""
-        values = {"tenant": tenant, "execution_id": execution_id, "name": f"{_PREFIX}{name}"}
-
-        def job() -> Job[None]:
-            yield _REMOVE, values
-
-        await self._rows.change(job)
+        await self._payloads.remove(tenant, execution_id, f"{_PREFIX}{name}")
 
     async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
         """Return what a letter sends to the receiver that its body names; one without a name becomes one for each.

@@ -20,7 +20,7 @@ from reasond_server.grpc_api.guard import TRANSPORT as GRPC
 from reasond_server.grpc_api.transcoding import REST
 from reasond_server.http_api.http_calls import JSONRPC
 from reasond_server.http_api.page_gate import PageGate
-from reasond_server.protocols.a2a.a2a_endpoint import HTTP as A2A
+from reasond_server.protocols.a2a.a2a_endpoint import A2A
 from reasond_server.protocols.mcp.mcp_endpoint import MCP
 from reasond_server.protocols.openai_endpoint import MESSAGES, OPENAI, OPENAI_CREATING
 from reasond_server.runs.phase import STOP_REASONS
@@ -130,5 +130,5 @@ def test_models_backends_and_tools_are_those_that_the_settings_name() -> None:
 
 
 def test_every_protocol_is_one_of_the_transports() -> None:
-    spoken = {each.transport for each in (JSONRPC, OPENAI, OPENAI_CREATING, MESSAGES, MCP, A2A)}
+    spoken = {A2A, *(each.transport for each in (JSONRPC, OPENAI, OPENAI_CREATING, MESSAGES, MCP))}
     assert {GRPC, REST, *spoken} == set(TRANSPORTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from a2a.types import Part, SendMessageRequest
 from google.protobuf import json_format
 
 from reasond.v1 import agent_service_pb2, execution_pb2, reasoning_service_pb2
@@ -153,3 +154,22 @@ def test_every_field_of_every_request_is_checked() -> None:
     for path in RPCS.values():
         visit(find_method(path).input_type)
     assert len(seen) > len(RPCS)
+
+
+@pytest.mark.parametrize("given", [None, 1, 0.5, "a", True, [1, None, {"a": []}], {"a": {"b": [None, {}]}}, {}, []])
+def test_a_field_of_any_json_takes_any_json(given: Any) -> None:
+    assert read_message(Part.DESCRIPTOR, {"data": given}) == json_format.ParseDict({"data": given}, Part())
+
+
+def test_a_number_that_no_float_holds_is_refused_in_a_field_of_any_json() -> None:
+    with pytest.raises(InvalidRequestError, match=r"parts\[0\].data must be a JSON value with numbers"):
+        read_message(SendMessageRequest.DESCRIPTOR, {"message": {"parts": [{"data": [10**400]}]}})
+
+
+def test_fields_that_are_not_known_are_left_out_at_all_levels_where_that_is_asked() -> None:
+    given = {"message": {"messageId": "m", "parts": [{"text": "a", "later": 1}], "later": {}}, "later": [1]}
+    known = {"message": {"messageId": "m", "parts": [{"text": "a"}]}}
+    with pytest.raises(InvalidRequestError, match="later"):
+        read_message(SendMessageRequest.DESCRIPTOR, given)
+    read = read_message(SendMessageRequest.DESCRIPTOR, given, ignores_unknown=True)
+    assert read == json_format.ParseDict(known, SendMessageRequest())

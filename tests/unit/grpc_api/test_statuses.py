@@ -5,7 +5,7 @@ import base64
 import grpc
 import pytest
 
-from reasond_server.errors.base import InternalError, ReasondError, SettingsError, Violation
+from reasond_server.errors.base import InternalError, Reason, ReasondError, SettingsError, Violation
 from reasond_server.errors.limits import DrainingError, OverloadedError, RateLimitedError
 from reasond_server.errors.model import (
     ContextExhaustedError,
@@ -16,7 +16,7 @@ from reasond_server.errors.model import (
 )
 from reasond_server.errors.reasons import build_error, list_error_classes
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError, StrategyNotFoundError
-from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, build_status, clip_message, find_code, find_pushback
+from reasond_server.grpc_api.statuses import MAX_STATUS_BYTES, build_status, clip_message, find_pushback
 from tests.unit.grpc_api.parts import details_of
 
 
@@ -27,10 +27,19 @@ def test_every_reason_becomes_its_code_with_error_info(kind: type[ReasondError])
     status = build_status(error, call_id="r-1")
     info = details_of(status)["ErrorInfo"]
 
-    assert find_code(error).name == reason.grpc_status
-    assert status.code == find_code(error).value[0]
+    assert status.code == grpc.StatusCode[reason.grpc_status].value[0]
     assert (info.reason, info.domain, info.metadata["request_id"]) == (reason.name, "reasond", "r-1")
     assert status.message == ("internal error" if reason.name == "INTERNAL" else "what is wrong")
+
+
+def test_a_protocol_with_reasons_of_its_own_is_told_them_in_its_domain() -> None:
+    reason = Reason("TASK_NOT_FOUND", "NOT_FOUND", remedy="")
+    status = build_status(ModelFailedError("it broke"), call_id="r", reason=reason, domain="example.org")
+    info = details_of(status)["ErrorInfo"]
+    assert (status.code, info.reason, info.domain) == (
+        grpc.StatusCode.NOT_FOUND.value[0],
+        *("TASK_NOT_FOUND", "example.org"),
+    )
 
 
 def test_the_message_says_what_to_do() -> None:
@@ -57,7 +66,7 @@ def test_a_fault_names_the_execution_whose_partial_result_was_kept() -> None:
 def test_the_operators_settings_do_not_cross_the_wire() -> None:
     status = build_status(SettingsError("/etc/secret"), call_id="r")
 
-    assert (find_code(SettingsError("x")), status.message) == (grpc.StatusCode.INTERNAL, "internal error")
+    assert (status.code, status.message) == (grpc.StatusCode.INTERNAL.value[0], "internal error")
 
 
 def test_a_retry_delay_is_told_only_where_waiting_helps() -> None:

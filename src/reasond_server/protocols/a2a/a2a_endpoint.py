@@ -6,7 +6,7 @@ SubscribeToTask, or with its first message again.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
@@ -26,44 +26,29 @@ from reasond_server.http_api.exchange import (
 )
 from reasond_server.http_api.http_calls import Calls, Dialect
 from reasond_server.http_api.jsonrpc import parse_body, parse_object, read_request
-from reasond_server.http_api.path_routes import PathRoutes
-from reasond_server.protocols.a2a.a2a_errors import A2aError, A2aReason, describe_http_error, describe_rpc_error
+from reasond_server.protocols.a2a.a2a_errors import A2aError, A2aReason
 from reasond_server.protocols.openai_endpoint import HEARTBEAT, stream_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Receive, Scope, Send
     from reasond_server.http_api.http_calls import Gate, Methods
+    from reasond_server.http_api.path_routes import PathRoutes
     from reasond_server.protocols.a2a.task_service import Update
     from reasond_server.telemetry.observers import CallObserver
 
+A2A: Final = "a2a"
+"""The name of both bindings in metrics."""
+
 A2A_ROOT: Final = "/a2a/"
 HTTP_ROOT: Final = "/a2a/v1"
-_PUSH: Final = f"{HTTP_ROOT}/tasks/{{taskId}}/pushNotificationConfigs"
-_ROUTES: Final = (
-    # The operation of JSON-RPC stands in the body.
-    *(("POST", path, "") for path in (A2A_ROOT, A2A_ROOT[:-1])),
-    ("POST", f"{HTTP_ROOT}/message:send", "SendMessage"),
-    ("POST", f"{HTTP_ROOT}/message:stream", "SendStreamingMessage"),
-    ("GET", f"{HTTP_ROOT}/tasks", "ListTasks"),
-    ("GET", f"{HTTP_ROOT}/tasks/{{id}}", "GetTask"),
-    ("POST", f"{HTTP_ROOT}/tasks/{{id}}:cancel", "CancelTask"),
-    *((verb, f"{HTTP_ROOT}/tasks/{{id}}:subscribe", "SubscribeToTask") for verb in ("GET", "POST")),
-    ("POST", _PUSH, "CreateTaskPushNotificationConfig"),
-    ("GET", _PUSH, "ListTaskPushNotificationConfigs"),
-    *((verb, f"{_PUSH}/{{id}}", f"{verb.title()}TaskPushNotificationConfig") for verb in ("GET", "DELETE")),
-    ("GET", f"{HTTP_ROOT}/extendedAgentCard", "GetExtendedAgentCard"),
-)
-_ADDRESSES: Final = PathRoutes(_ROUTES, hint=f"JSON-RPC is at {A2A_ROOT}, HTTP+JSON at {HTTP_ROOT}")
-A2A_PATHS: Final = tuple(dict.fromkeys(path for _, path, _ in _ROUTES))
-"""The paths that metrics name."""
-
-HTTP: Final = Dialect(transport="a2a", describe=describe_http_error, missing_hint="Send 'Authorization: Bearer TOKEN'")
-MEDIA_TYPE: Final = "application/a2a+json"
+_MEDIA_TYPE: Final = "application/a2a+json"
 _TRUTHS: Final = {"true": True, "false": False}
 _NO_JSON: Final = 415
+# Longer bodies take milliseconds to read.
+_LONG_BYTES: Final = 16 * 1024
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -78,76 +63,84 @@ def require_version(given: str | None) -> None:
         raise A2aError(A2aReason.VERSION_NOT_SUPPORTED, text, remedy="Send 'A2A-Version: 1.0'.")
 
 
+@dataclass(eq=False)
 class A2aEndpoint:
-    """Serves both bindings over HTTP; `methods` are the operations by the names of their RPCs."""
+    """Serves both bindings over HTTP.
 
-    def __init__(self, methods: Methods, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> None:
-        self._methods = methods
-        self._gate = gate
-        self._body_reader = body_reader
-        self._observer = observer
+    `routes` lead to the operations of HTTP+JSON, and to "" for JSON-RPC. `methods` are the operations by the names of
+    their RPCs; they are called with their parameters as JSON under `given`, and whether those are long.
+    `describe_http` writes errors of HTTP+JSON, `describe_rpc` those of JSON-RPC for the id of a request.
+    """
+
+    routes: PathRoutes[str]
+    methods: Methods
+    describe_http: Callable[..., Mapping[str, Any]]
+    describe_rpc: Callable[..., Mapping[str, Any]]
+    gate: Gate
+    body_reader: BodyReader
+    observer: CallObserver
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = find_exchange(scope)
-        exchange.rpc_system = HTTP.transport
-        calls = Calls(self._methods, self._gate, exchange, self._observer, HTTP)
+        exchange.rpc_system = A2A
+        calls = Calls(self.methods, self.gate, exchange, self.observer, _speak(self.describe_http))
         try:
-            name, fields = _ADDRESSES.find(scope, exchange)
+            name, fields = self.routes.find(scope, exchange)
             query = parse_qsl(scope["query_string"].decode("latin-1"))
             told = {key: _TRUTHS.get(text, text) if key == "includeArtifacts" else text for key, text in query}
             if not name:
-                calls.dialect = replace(HTTP, describe=partial(describe_rpc_error, None))
-                if not exchange.headers.accepts_json(MEDIA_TYPE):
-                    what = "The body is not JSON"
-                    raise A2aError(A2aReason.CONTENT_TYPE_NOT_SUPPORTED, what, remedy="Send application/json.")
-            answer = partial(_answer, calls, name, {**told, **fields}, send)
+                calls.dialect = _speak(partial(self.describe_rpc, None))
+            answer = partial(self._answer, calls, name, {**told, **fields}, send)
             # Some clients send no body with the operations on a task.
-            if scope["method"] != "POST" or not exchange.headers.getlist(b"content-type"):
+            if scope["method"] != "POST" or (name and not exchange.headers.getlist(b"content-type")):
                 await run_unless_disconnected(answer(bytearray()), find_disconnect(scope))
                 return
-            gate, reader = self._gate, self._body_reader
-            await answer_call(exchange, scope, receive, gate=gate, body_reader=reader, answer=answer, also=MEDIA_TYPE)
+            gate, reader = self.gate, self.body_reader
+            await answer_call(exchange, scope, receive, gate=gate, body_reader=reader, answer=answer, also=_MEDIA_TYPE)
         except RefusalError as refusal:
-            headers = [(each.encode("ascii"), text.encode("ascii")) for each, text in refusal.headers.items()]
             reason = A2aReason.CONTENT_TYPE_NOT_SUPPORTED if refusal.status == _NO_JSON else A2aReason.INVALID_REQUEST
-            error = A2aError(reason, refusal.message)
-            described = describe_http_error(error, exchange.call_id, None, status=refusal.status)
-            await send_described(send, described, *headers)
+            error = A2aError(reason, refusal.message, status=refusal.status)
+            await send_described(send, calls.dialect.describe(error, exchange.call_id, None), *refusal.raw_headers)
         except ReasondError as failure:
             # What has not come of the body is not read.
             await send_described(send, calls.refuse(failure), _CLOSE)
 
+    async def _answer(self, calls: Calls, name: str, params: dict[str, Any], send: Send, body: bytearray) -> None:
+        """Answer a request, whole or with a stream.
 
-async def _answer(calls: Calls, name: str, params: dict[str, Any], send: Send, body: bytearray) -> None:
-    """Answer a request, whole or with a stream.
+        Raises:
+            ReasondError: it is no call.
+        """
+        version = params.pop("A2A-Version", None)
+        write: Callable[[Any], bytes] = to_json
+        media_type = _MEDIA_TYPE
+        if not name:
+            request = read_request(await parse_body(body))
+            name, given, media_type = request.method, request.params, "application/json"
+            calls.dialect = _speak(partial(self.describe_rpc, request.rpc_id))
+            write = partial(_wrap, request.rpc_id)
+        else:
+            given = {**(await parse_object(body) if body else {}), **params}
+        method, headers = calls.methods.get(name), calls.exchange.headers
+        if method is not None:
+            require_version(headers.first(b"a2a-version") or version)
+        request_ = {"given": given, "is_long": len(body) > _LONG_BYTES}
+        if method is not None and method.streaming is not None:
+            place, write = headers.first(b"last-event-id"), partial(_frame, write)
+            failure = await stream_call(calls.open(name), request_, send, last_event_id=place, write=write)
+        else:
+            answer = await calls.call(name, request_)
+            failure = answer.get("error")
+            if failure is None:
+                encoded = write(answer["result"])
+                await send_answer(send, 200, encoded, headers=[NO_STORE], media_type=media_type.encode())
+        if failure is not None:
+            await send_described(send, failure)
 
-    Raises:
-        ReasondError: it is no call.
-    """
-    version = params.pop("A2A-Version", None)
-    write: Callable[[Any], bytes] = to_json
-    media_type = MEDIA_TYPE
-    if not name:
-        request = read_request(await parse_body(body))
-        name, given, media_type = request.method, request.params, "application/json"
-        calls.dialect = replace(HTTP, describe=partial(describe_rpc_error, request.rpc_id))
-        write = partial(_wrap, request.rpc_id)
-    else:
-        given = {**(await parse_object(body) if body else {}), **params}
-    method, headers = calls.methods.get(name), calls.exchange.headers
-    if method is not None:
-        require_version(headers.first(b"a2a-version") or version)
-    if method is not None and method.streaming is not None:
-        place = headers.first(b"last-event-id")
-        failure = await stream_call(calls.open(name), given, send, last_event_id=place, write=partial(_frame, write))
-    else:
-        answer = await calls.call(name, given)
-        failure = answer.get("error")
-        if failure is None:
-            await send_answer(send, 200, write(answer["result"]), headers=[NO_STORE], media_type=media_type.encode())
-    if failure is not None:
-        await send_described(send, failure)
+
+def _speak(describe: Callable[..., Mapping[str, Any]]) -> Dialect:
+    return Dialect(transport=A2A, describe=describe, missing_hint="Send 'Authorization: Bearer TOKEN'")
 
 
 def _wrap(rpc_id: object, result: Any) -> bytes:  # noqa: ANN401 - any JSON value

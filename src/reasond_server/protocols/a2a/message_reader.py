@@ -24,6 +24,7 @@ from reasond_server.protocols.message_parts import read_content
 from reasond_server.protocols.wire_params import ReasondParams
 from reasond_server.types import NO_BUDGET, Image
 from reasond_server.types.turns import CallKind, Reentered, TurnStart
+from reasond_server.webhooks.task_receivers import TaskReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,6 +132,16 @@ def read_reentry(params: Json, log: ExecutionLog, handoff: HandedOff | None) -> 
     settled = _read_settlement(found[0]) if found else _settle_by_text(message, log, handoff)
     reentry = read_params(ReenterTurnParams, {"turn_id": log.execution.execution_id, **settled}).reentry()
     return openai_requests.Asked(source=replace(reentry, echo_json=_write_echo(message)))
+
+
+def read_receiver(config: Json, task_id: str = "task") -> TaskReceiver:
+    """Return whom a client names to be told of a task."""
+    headers = {"X-A2A-Notification-Token": config["token"]} if "token" in config else {}
+    shown: dict[str, Any] = {"taskId": task_id, "id": config.get("id", task_id), "url": config["url"]}
+    if asked := config.get("authentication"):
+        headers["Authorization"] = f"{asked['scheme']} {asked.get('credentials', '')}".rstrip()
+        shown["authentication"] = {"scheme": asked["scheme"]}
+    return TaskReceiver(name=shown["id"], url=config["url"], headers=headers, shown=shown)
 
 
 def _read_settlement(data: Json) -> Json:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
-
-from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import ReasondError, Violation, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.a2a.a2a_errors import A2aError, A2aReason
-from reasond_server.protocols.a2a.message_reader import read_own, read_reentry, read_task, require_generation
+from reasond_server.protocols.a2a.message_reader import (
+    read_own,
+    read_receiver,
+    read_reentry,
+    read_task,
+    require_generation,
+)
 from reasond_server.protocols.a2a.task_writer import STATES, TaskWriter, write_log
 from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.types import Cursor, ExecutionState, Heartbeat, TextDelta
 from reasond_server.types.turns import HandedOff
 from reasond_server.types.values import value
-from reasond_server.webhooks.task_receivers import TaskReceiver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -40,10 +43,19 @@ _STATES: Final = {name: state for state, name in STATES.items()}
 
 @value
 class Update:
-    """What a stream sends next: `body` as JSON, None for a sign of life; `place` is where a client resumes after it."""
+    """What a stream sends next: `body` as JSON, None for a sign of life.
 
-    body: dict[str, Any] | None
-    place: str = ""
+    The client of a task can resume after a `sequence` of its log; 0 before the last update of an event.
+    """
+
+    execution_id: str
+    sequence: int = 0
+    body: dict[str, Any] | None = None
+
+    @property
+    def place(self) -> str:
+        """Where a client resumes after this update; empty where it cannot."""
+        return f"{self.execution_id}:{self.sequence}" if self.sequence else ""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -137,9 +149,21 @@ class Tasks:
             total = await self._count(caller, state)
         return {"tasks": tasks, "nextPageToken": rest, "pageSize": size, "totalSize": total}
 
+    async def get_card(self, _caller: Principal, _params: Json) -> dict[str, Any]:
+        """Tell that there is no card for callers alone.
+
+        Raises:
+            A2aError: always.
+        """
+        problem, remedy = "This server has no extended card", "Its public card tells all."
+        raise A2aError(A2aReason.UNSUPPORTED_OPERATION, problem, remedy=remedy)
+
     async def create_push(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Have a receiver told of a task, in place of one with the same id. Raises as `get_push`."""
-        return await self._keep(await self._find_told(caller, params), params)
+        receivers, place = await self._open_push(caller, params)
+        receiver = read_receiver(params, params["taskId"])
+        await receivers.put(*place, receiver)
+        return dict(receiver.shown)
 
     async def get_push(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Return a receiver of a task, without its secrets.
@@ -148,22 +172,28 @@ class Tasks:
             A2aError: there is none, or there are no push notifications.
             ReasondError: there is no such task, or the receiver is refused.
         """
-        configs = (await self.list_push(caller, params))["configs"]
-        if found := [each for each in configs if each["id"] == params["id"]]:
-            return dict(found[0])
-        raise A2aError(A2aReason.TASK_NOT_FOUND, f"The task has no push notification config {show(params['id'])}")
+        receivers, place = await self._open_push(caller, params)
+        found = (await receivers.list(*place)).get(params["id"])
+        if found is None:
+            raise A2aError(A2aReason.TASK_NOT_FOUND, f"The task has no push notification config {show(params['id'])}")
+        return dict(found.shown)
 
     async def list_push(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Return the receivers of a task. Raises as `get_push`."""
-        task = await self._find_told(caller, params)
-        found = await self._require_receivers().list(task.tenant, task.execution_id)
-        return {"configs": [from_json(each.shown) for each in found.values()]}
+        receivers, place = await self._open_push(caller, params)
+        return {"configs": [each.shown for each in (await receivers.list(*place)).values()]}
 
     async def delete_push(self, caller: Principal, params: Json) -> dict[str, Any]:
         """Tell a receiver no more, if it is there. Raises as `get_push`."""
-        task = await self._find_told(caller, params)
-        await self._require_receivers().remove(task.tenant, task.execution_id, params["id"])
+        receivers, place = await self._open_push(caller, params)
+        await receivers.remove(*place, params["id"])
         return {}
+
+    async def _open_push(self, caller: Principal, params: Json) -> tuple[TaskReceivers, tuple[str, str]]:
+        """Return what keeps receivers, with the tenant and the id of a task. Raises as `get_push`."""
+        receivers = self._require_receivers()
+        task = (await self.find(caller, params["taskId"], is_read=True)).execution
+        return receivers, (task.tenant, task.execution_id)
 
     def _require_receivers(self) -> TaskReceivers:
         if self.receivers is None:
@@ -171,27 +201,6 @@ class Tasks:
             remedy = "Subscribe to the task, read it, or have the operator set [a2a] push_hosts."
             raise A2aError(A2aReason.PUSH_NOTIFICATION_NOT_SUPPORTED, problem, remedy=remedy)
         return self.receivers
-
-    async def _find_told(self, caller: Principal, params: Json) -> Execution:
-        self._require_receivers()
-        return (await self.find(caller, params["taskId"], is_read=True)).execution
-
-    def _read_receiver(self, config: Json, task_id: str = "task") -> TaskReceiver:
-        """Return the receiver that a client names. Raises as `get_push`."""
-        headers = {"X-A2A-Notification-Token": config["token"]} if "token" in config else {}
-        shown: dict[str, Any] = {"taskId": task_id, "id": config.get("id", task_id), "url": config["url"]}
-        if asked := config.get("authentication"):
-            headers["Authorization"] = f"{asked['scheme']} {asked.get('credentials', '')}".rstrip()
-            shown["authentication"] = {"scheme": asked["scheme"]}
-        told = to_json(shown).decode()
-        receiver = TaskReceiver(name=shown["id"], url=config["url"], headers=headers, shown=told)
-        self._require_receivers().check(receiver)
-        return receiver
-
-    async def _keep(self, task: Execution, config: Json) -> dict[str, Any]:
-        receiver = self._read_receiver(config, task.execution_id)
-        await self._require_receivers().put(task.tenant, task.execution_id, receiver)
-        return dict(from_json(receiver.shown))
 
     async def find(self, caller: Principal, task_id: str, *, is_read: bool = False) -> ExecutionLog:
         """Return the log of a task; one that `is_read` needs the permission to. Raises as `get`."""
@@ -205,7 +214,7 @@ class Tasks:
     async def _read(self, caller: Principal, params: Json) -> Asked:
         """Return what a message asks for. Raises as `send`."""
         if push := params.get("configuration", {}).get("taskPushNotificationConfig"):
-            self._read_receiver(push)
+            self._require_receivers().check(read_receiver(push))
         message = params["message"]
         if "taskId" not in message:
             last = message.get("referenceTaskIds", [""])[-1]
@@ -231,7 +240,8 @@ class Tasks:
                 first = await anext(events)
             log = await self.find(caller, first.execution_id)
             if push := wanted.get("taskPushNotificationConfig"):
-                await self._keep(log.execution, push)
+                receiver = read_receiver(push, first.execution_id)
+                await self._require_receivers().put(log.execution.tenant, first.execution_id, receiver)
             writer = write_log(log, before=first.sequence + 1)
             is_bare, task = read_own(params).as_message, writer.write(history_length=wanted.get("historyLength"))
             drafts = writer.take(*first[1:]) if isinstance(first.event, TextDelta) else ()
@@ -239,7 +249,7 @@ class Tasks:
                 yield _place(writer, body)
             async with aclosing(_tell(writer, events, stops=True)) as updates:
                 async for update in updates:
-                    yield Update(body=None) if is_bare else update
+                    yield replace(update, body=None) if is_bare else update
             if is_bare:
                 yield _place(writer, writer.write_reply())
 
@@ -299,7 +309,7 @@ async def _tell(
         async for event in events:
             *earlier, last = [None, *writer.take(event.sequence, event.create_time, event.event)]
             for body in earlier[1:]:
-                yield Update(body=body)
+                yield Update(execution_id=writer.task_id, body=body)
             yield _place(writer, last)
             if stops and isinstance(event.event, HandedOff):
                 break
@@ -309,4 +319,4 @@ async def _tell(
 
 
 def _place(writer: TaskWriter, body: dict[str, Any] | None) -> Update:
-    return Update(body=body, place=f"{writer.task_id}:{writer.generation}")
+    return Update(execution_id=writer.task_id, sequence=writer.generation, body=body)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import importlib.util
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -16,18 +16,11 @@ from reasond_server.base.addresses import is_loopback
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import ParseError
-from reasond_server.http_api.body_reader import read_call_body
-from reasond_server.http_api.exchange import (
-    ClientGoneError,
-    Exchange,
-    RefusalError,
-    RequestHeaders,
-    find_exchange,
-    find_host,
-    send_answer,
-)
+from reasond_server.http_api.body_reader import answer_call
+from reasond_server.http_api.exchange import Exchange, RefusalError, RequestHeaders, find_exchange, send_answer
 from reasond_server.http_api.http_calls import JSONRPC, Calls, Dialect
 from reasond_server.http_api.jsonrpc import parse_body, unread
+from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.telemetry.scope import Scope as Work
 from reasond_server.telemetry.scope import enter
 
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from mcp.server.lowlevel import Server
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
@@ -48,6 +40,9 @@ if TYPE_CHECKING:
 
 MCP_ROOT: Final = "/mcp/"
 MCP_PATH: Final = "/mcp"
+# No session has a stream of its own, and there is none to delete.
+_ROUTES: Final = [("POST", path, "") for path in (MCP_PATH, MCP_ROOT)]
+_ADDRESSES: Final = PathRoutes(_ROUTES, hint=f"{MCP_PATH} is the address for MCP")
 _HOW_TO_SEND: Final = "Send it in 'Authorization: Bearer <token>'"
 MCP: Final = Dialect(transport="mcp", describe=JSONRPC.describe, missing_hint=_HOW_TO_SEND)
 _NO_EXTRA: Final = "this server has no package mcp; have reasond-server[mcp] installed, or [mcp] enabled set to false"
@@ -67,20 +62,19 @@ class McpInterface:
     version: str
     new_call_id: Callable[[], str]
     origins: Collection[str] = ()
-    _parts: tuple[Gate, CallObserver] | None = field(default=None, init=False)
-    _endpoint: _Endpoint | None = field(default=None, init=False)
+    _gate: Gate = field(init=False)
+    _body_reader: BodyReader = field(init=False)
+    _observer: CallObserver = field(init=False)
+    _server: McpServer | None = field(default=None, init=False)
 
     def open_door(self, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> ASGIApp:
         """Return the application for the HTTP listener."""
-        self._parts = gate, observer
-        self._endpoint = _Endpoint(self, gate, body_reader)
-        return self._endpoint
+        self._gate, self._body_reader, self._observer = gate, body_reader, observer
+        return self._serve
 
     def open_calls(self, exchange: Exchange) -> Calls:
         """Return the calls of one request; to be used once the door is open."""
-        assert self._parts is not None  # noqa: S101 - the listener is opened before its first request
-        gate, observer = self._parts
-        return Calls(methods=self.methods, gate=gate, exchange=exchange, observer=observer, dialect=MCP)
+        return Calls(self.methods, self._gate, exchange, self._observer, MCP)
 
     def build_server(self, mint: Callable[[], str] | None = None) -> McpServer:
         """Return the package's server; `mint` makes the token of a request that comes by no HTTP."""
@@ -96,24 +90,7 @@ class McpInterface:
 
         return build_mcp_server(self.list_tools(), version=self.version, open_calls=open_calls)
 
-    async def aclose(self) -> None:
-        """End the requests under way."""
-        if self._endpoint is not None:
-            await self._endpoint.aclose()
-
-
-class _Endpoint:
-    """Serves the path /mcp. The package is imported at the first request: that takes longer than a start."""
-
-    def __init__(self, interface: McpInterface, gate: Gate, body_reader: BodyReader) -> None:
-        self._interface = interface
-        self._gate = gate
-        self._body_reader = body_reader
-        self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
@@ -122,31 +99,36 @@ class _Endpoint:
         """
         exchange = find_exchange(scope)
         exchange.rpc_system = MCP.transport
-        if scope["path"] not in {MCP_PATH, MCP_ROOT}:
-            raise RefusalError(404, f"there is nothing at this address; {MCP_PATH} is the address for MCP")
+        _ADDRESSES.find(scope, exchange)
         exchange.route = MCP_PATH
-        if scope["method"] != "POST":
-            # No session has a stream of its own, and there is none to delete.
-            raise RefusalError(405, "this address takes POST only", headers={"allow": "POST"})
         self._require_origin(exchange)
         if importlib.util.find_spec("mcp") is None:
             raise RefusalError(501, _NO_EXTRA)
         await self._require_caller(exchange)
-        body = await read_call_body(
-            exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
-        )
+        answer = partial(self._answer, scope, receive, send)
         try:
-            # Counted before anything is built from it: the package reads whatever it is given.
-            await parse_body(body)
-            manager = await self._find_manager()
-            # It notices by itself when the client leaves, and cancels what it does for it.
-            await manager.handle_request(scope, _replay(body, receive), send)
-            if not exchange.status:
-                raise ClientGoneError
+            await answer_call(exchange, scope, receive, gate=self._gate, body_reader=self._body_reader, answer=answer)
         except ParseError as error:
-            await send_answer(send, 400, unread(error, self._interface.open_calls(exchange)))
-        finally:
-            self._body_reader.release(body)
+            await send_answer(send, 400, unread(error, self.open_calls(exchange)))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytearray) -> None:
+        """Let the package answer; each request stands for itself, and shares nothing but the server.
+
+        The package is imported at the first one: that takes longer than a start.
+
+        Raises:
+            ParseError: the body is no JSON.
+        """
+        # Counted before anything is built from it: the package reads whatever it is given.
+        await parse_body(body)
+        if self._server is None:
+            self._server = await asyncio.to_thread(self.build_server)
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - comes with it
+
+        # A body is as long as [server] max_http_body_bytes allows.
+        manager = StreamableHTTPSessionManager(self._server, stateless=True, max_request_body_size=sys.maxsize)
+        async with manager.run():
+            await manager.handle_request(scope, _replay(body, receive), send)
 
     def _require_origin(self, exchange: Exchange) -> None:
         """Refuse pages of other sites, which a name that changes its address could make callers of this one.
@@ -155,7 +137,7 @@ class _Endpoint:
             RefusalError: 403.
         """
         for origin in exchange.headers.getlist(b"origin"):
-            if origin not in self._interface.origins and not _is_local(origin):
+            if origin not in self.origins and not _is_local(origin):
                 raise RefusalError(403, _ORIGIN)
 
     async def _require_caller(self, exchange: Exchange) -> None:
@@ -172,38 +154,6 @@ class _Endpoint:
         except AccessError as error:
             audit.log_denied(audit.UNREAD, error, call_id=exchange.call_id)
             raise RefusalError(401, error.full_message, headers={"www-authenticate": "Bearer"}) from None
-
-    async def _find_manager(self) -> StreamableHTTPSessionManager:
-        """Return the package's part for HTTP, opened at the first request."""
-        if self._opening is None:
-            # A context of its own: what the first request has noted is not that of all others.
-            self._opening = asyncio.create_task(self._open(), context=contextvars.Context())
-        return await asyncio.shield(self._opening)
-
-    async def _open(self) -> StreamableHTTPSessionManager:
-        manager = await asyncio.to_thread(self._build_manager)
-        is_open = asyncio.Event()
-        self._serving = asyncio.create_task(self._serve(manager, is_open), name="MCP")
-        await is_open.wait()
-        return manager
-
-    def _build_manager(self) -> StreamableHTTPSessionManager:
-        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - takes 1.6 s
-
-        # A body is as long as [server] max_http_body_bytes allows.
-        server = self._interface.build_server()
-        return StreamableHTTPSessionManager(app=server, stateless=True, max_request_body_size=sys.maxsize)
-
-    async def _serve(self, manager: StreamableHTTPSessionManager, is_open: asyncio.Event) -> None:
-        async with manager.run():
-            is_open.set()
-            await self._closing.wait()
-
-    async def aclose(self) -> None:
-        """End the requests under way."""
-        self._closing.set()
-        if self._serving is not None:
-            await self._serving
 
 
 def _replay(body: bytearray, receive: Receive) -> Receive:

@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import re
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,6 +65,7 @@ def read_request_id(state: str) -> str:
     return "" if match is None else match[2]
 
 
+@dataclass(eq=False, kw_only=True)
 class ToolRuns:
     """Starts the runs of tools for verified callers, and follows them for 25 seconds.
 
@@ -71,20 +73,11 @@ class ToolRuns:
     client is started only for who may read it later, by `read_operation`.
     """
 
-    def __init__(
-        self,
-        *,
-        reasoning: ReasoningService,
-        repairs: RepairService | None,
-        desk: ExecutionDesk,
-        read_operation: Operation,
-        now: Callable[[], datetime],
-    ) -> None:
-        self._reasoning = reasoning
-        self._repairs = repairs
-        self._desk = desk
-        self._read_operation = read_operation
-        self._now = now
+    reasoning: ReasoningService
+    repairs: RepairService | None
+    desk: ExecutionDesk
+    read_operation: Operation
+    now: Callable[[], datetime]
 
     def reason(self, caller: Principal, params: RunParams, _cursor: Cursor | None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of a task, up to its end or to the moment when its client has to come back.
@@ -93,14 +86,14 @@ class ToolRuns:
             ReasondError: the call is refused, or the run failed.
         """
         wanted = read_params(ReasonArguments, params.arguments)
-        start = partial(self._reasoning.stream, caller, wanted.task(params.strategy))
+        start = partial(self.reasoning.stream, caller, wanted.task(params.strategy))
         return self._follow(caller, params, start, is_kept=params.is_kept or wanted.background)
 
     def repair(self, caller: Principal, params: RunParams, _cursor: Cursor | None) -> AsyncGenerator[StreamEvent, None]:
         """Yield the events of a repair, as `reason` does. Raises as `reason`."""
-        assert self._repairs is not None  # noqa: S101 - else no tool has this method
+        assert self.repairs is not None  # noqa: S101 - else no tool has this method
         wanted = read_params(RepairArguments, params.arguments)
-        start = partial(self._repairs.stream, caller, wanted.repair())
+        start = partial(self.repairs.stream, caller, wanted.repair())
         return self._follow(caller, params, start, is_kept=params.is_kept or wanted.background)
 
     async def _follow(
@@ -116,7 +109,7 @@ class ToolRuns:
             request_id, age_s = await self._recall(caller, params.state)
             left_s = None if age_s > _HOLDS * HOLD_S else HOLD_S
         if is_kept:
-            require_permission(caller, self._read_operation)
+            require_permission(caller, self.read_operation)
         events = start(request_id=request_id, keep_running=is_kept)
         async with aclosing(events), aclosing(_within(events, left_s, self._expect_return)) as held:
             async for event in held:
@@ -125,7 +118,7 @@ class ToolRuns:
                     return
 
     def _expect_return(self, execution_id: str) -> None:
-        run = self._desk.runner.find_live(execution_id)
+        run = self.desk.runner.find_live(execution_id)
         if run is not None:
             run.subscribers.expect_return()
 
@@ -138,10 +131,10 @@ class ToolRuns:
         match = _STATE.fullmatch(state)
         with suppress(ExecutionNotFoundError):
             if match is not None:
-                observed = await self._desk.observe(caller, match[1], after_sequence=0)
+                observed = await self.desk.observe(caller, match[1], after_sequence=0)
                 execution = observed.execution
                 if hmac.compare_digest(execution.request_id, match[2]):
-                    return match[2], (self._now() - execution.create_time).total_seconds()
+                    return match[2], (self.now() - execution.create_time).total_seconds()
         description = "is none that this server gave for this call; send the call again without it"
         raise InvalidRequestError.of(Violation(field=STATE_FIELD, description=description))
 

@@ -12,10 +12,11 @@ from temporalio.converter import ActivitySerializationContext, WorkflowSerializa
 
 from reasond_server.assembly.core import make_system_clock
 from reasond_server.assembly.stores import StoreOptions, open_stores
-from reasond_server.engines.packing import BATCH, RECORD, PayloadStore
+from reasond_server.engines.packing import BATCH, RECORD
 from reasond_server.engines.temporal import ClaimCheckCodec, build_workflow_id
 from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.store import Lease
+from reasond_server.eventlog.stored.payload_store import PayloadStore
 from reasond_server.types import Execution, ExecutionState, StrategySource
 
 if TYPE_CHECKING:
@@ -67,6 +68,15 @@ async def test_a_name_keeps_its_first_body(tmp_path: Path) -> None:
             "record/a": b"first",
             "record/b": b"",
         }
+
+
+async def test_a_body_is_replaced_or_removed_where_that_is_asked(tmp_path: Path) -> None:
+    async with open_one(tmp_path) as (_, payloads):
+        for body in (b"first", b"second"):
+            await payloads.put(TENANT, "one", {"record/a": body, "record/b": body}, replaces=True)
+        await payloads.remove(TENANT, "one", "record/b")
+        await payloads.remove(TENANT, "one", "record/c")
+        assert await payloads.list(TENANT, "one", RECORD) == {"record/a": b"second"}
 
 
 async def test_names_are_listed_by_prefix_and_in_order(tmp_path: Path) -> None:
