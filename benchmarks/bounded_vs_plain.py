@@ -25,7 +25,7 @@ from benchmarks.machine import circumstances, new_event_loop
 from benchmarks.pages import put_between
 from reasond_server.context.carryover import SUMMARY_REQUEST
 from reasond_server.context.window_accounts import SavingsMeter
-from reasond_server.llm.model import Finished, WrappedModel
+from reasond_server.llm.model import ChatModel, ChatRequest, Finished, ModelEvent, WrappedModel
 from reasond_server.strategies.bounded_context import BoundedContext, BoundedContextConfig
 from reasond_server.strategies.strategy import RunContext
 from reasond_server.testing import FunctionModel
@@ -34,7 +34,6 @@ from reasond_server.types import CarryoverMode, SavingsBaseline, Task
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bounded_vs_plain.json"

@@ -28,13 +28,12 @@ from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.llm.profiles import find_profile
 from reasond_server.types import CarryoverMode, Usage
 from tests.engines import markov
-from tests.engines.serving import running_engine
+from tests.engines.serving import Engine, running_engine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from reasond_server.llm.model import ChatModel, ModelEvent
-    from tests.engines.serving import Engine
 
 # Four characters each: our estimate of one token per word is then exact, so that notes of m tokens have m words.
 WORDS = (" far", " low", " old", " new", " red", " dry", " big", " few", " odd")

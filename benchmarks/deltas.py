@@ -25,14 +25,13 @@ from benchmarks.serving import ServerProcess, running, serve_until_told
 from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.assembly import app
 from reasond_server.llm.counting import WordPieceCounter
-from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text, TokenCounter
 from reasond_server.testing import running_server
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
 
 RESULTS = Path(__file__).resolve().parent / "results" / "deltas.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf")

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from benchmarks.instant import PIECE, HeldModel, PacedModel
-from benchmarks.loading import GrpcCall, load
+from benchmarks.loading import GrpcCall, Kept, load
 from benchmarks.machine import new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
@@ -40,7 +40,6 @@ from reasond_server.testing import running_server
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from benchmarks.loading import Kept
 
 RESULTS = Path(__file__).resolve().parent / "results" / "held_streams.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "aiohttp")

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.upstream import text_of
 from reasond_server.llm.counting import EstimatingCounter
-from reasond_server.llm.model import Finished, ModelFinish, Text
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text, TokenCounter
 from reasond_server.types import Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
-    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
 
 ANSWER_BYTES = 2048
 LOOK_S: Final = 0.2

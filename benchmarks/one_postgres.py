@@ -23,14 +23,13 @@ import psycopg
 
 from benchmarks.machine import circumstances
 from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
-from tests.engines.postgres import is_postgres_here, running_postgres
+from tests.engines.postgres import PostgresServer, is_postgres_here, running_postgres
 from tests.stores.logs import HandWrittenLog, first_event, step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from reasond_server.eventlog.store import ExecutionStore
-    from tests.engines.postgres import PostgresServer
 
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "one_postgres.json"
 EVENTS: Final = 8

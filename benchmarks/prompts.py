@@ -48,7 +48,7 @@ from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
-from reasond_server.strategies.strategy import Outcome, RunContext, Step
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel
 from reasond_server.types import FinishReason, Task, Usage
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel, ModelEvent
-    from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.tools.programs import ProgramRunner
 
 HERE: Final = Path(__file__).resolve().parent

@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.repair_subjects import SUBJECTS
+from benchmarks.repair_subjects import SUBJECTS, Subject
 from reasond_server.demo.mutations import find_mutations
 from reasond_server.repair.edits.python_sources import PythonSourceError, compute_code_key, parse_python
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from benchmarks.repair_subjects import Subject
 
 PATH: Final = "code.py"
 CASES_OF_SUBJECT: Final = 6

@@ -37,10 +37,10 @@ from benchmarks.machine import circumstances
 from benchmarks.pages import put_between
 from benchmarks.repair_cases import PATH, Case, Laboratory, build_cases, key_of_source
 from reasond_server.repair.results.gate import compare_with_baseline, judge_candidate
-from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
-from reasond_server.repair.search.activities import PatchCheck, RepairCandidate
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
+from reasond_server.repair.search.activities import CandidateOrder, PatchCheck, RepairCandidate
 from reasond_server.repair.search.repair_policy import RepairParameters
-from reasond_server.repair.search.repair_run import RepairRun
+from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
 from reasond_server.repair.search.voting import write_change
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import CheckRole, CheckStatus, RepairSearch, TestOutcome
@@ -48,9 +48,6 @@ from reasond_server.types.repairs import CheckRole, CheckStatus, RepairSearch, T
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.repair.results.outcomes import Critique
-    from reasond_server.repair.search.activities import CandidateOrder
-    from reasond_server.repair.search.repair_run import RepairOutcome
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "repair_search.json"

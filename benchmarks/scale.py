@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import reasond as client_library
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import new_event_loop, write_report
-from benchmarks.processes import Running, end_children_on_sigterm, reasond
+from benchmarks.processes import Reasond, Running, end_children_on_sigterm, reasond
 from benchmarks.unary import ANSWER_BYTES, PATH, request_message
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly.stores import migrate_stores
@@ -37,7 +37,6 @@ from tests.engines.postgres import running_postgres
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from benchmarks.processes import Reasond
 
 RESULTS = Path(__file__).resolve().parent / "results" / "scale.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "sqlalchemy", "psycopg")

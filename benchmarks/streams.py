@@ -31,14 +31,13 @@ from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.assembly import app
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import running_server
-from reasond_server.types import CustomMetrics, FinishReason, Thought
+from reasond_server.types import CustomMetrics, FinishReason, Task, Thought
 from tests.engines.postgres import is_postgres_here, running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.strategies.strategy import StrategyEvent
-    from reasond_server.types import Task
 
 RESULTS = Path(__file__).resolve().parent / "results" / "streams.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "sqlalchemy", "psycopg")

@@ -30,7 +30,7 @@ from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_st
 from reasond_server.base.clock import Clock
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import ScriptedModel
-from reasond_server.types.turns import TurnStart
+from reasond_server.types.turns import TurnReentry, TurnStart
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.turning import Note, client_tool, settle
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from reasond_server.assembly.core import Core
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.types.turns import TurnReentry
 
 RESULTS = Path(__file__).resolve().parent / "results" / "suspended.json"
 PACKAGES = ("reasond-server", "sqlalchemy", "psycopg")

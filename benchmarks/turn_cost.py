@@ -30,10 +30,10 @@ from benchmarks.turning import CALLER
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly.app import tune_garbage_collection
 from reasond_server.assembly.backends import create_model
-from reasond_server.assembly.core import assemble, make_system_clock, open_chosen_stores
+from reasond_server.assembly.core import Core, assemble, make_system_clock, open_chosen_stores
 from reasond_server.config import load
 from reasond_server.turns.handoff import take_fingerprint
-from reasond_server.types import Result, Task, ToolCall, Usage
+from reasond_server.types import Event, Result, Task, ToolCall, Usage
 from reasond_server.types.turns import (
     CallKind,
     ContextGoal,
@@ -49,9 +49,7 @@ from tests.stores.logs import HandWrittenLog, first_event
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from reasond_server.assembly.core import Core
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.types import Event
 
 RESULTS = Path(__file__).resolve().parent / "results" / "turn_cost.json"
 PACKAGES = ("reasond-server", "aiohttp", "sqlalchemy")

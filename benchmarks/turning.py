@@ -6,18 +6,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.instant import InstantModel
-from reasond_server.assembly.core import assemble
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import load
-from reasond_server.llm.model import Finished, ModelFinish, Role, Text
+from reasond_server.llm.model import ChatModel, ChatRequest, Finished, ModelEvent, ModelFinish, Role, Text
 from reasond_server.tools.execution import Tools
 from reasond_server.types import Principal, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from reasond_server.assembly.core import Core
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent
 
 CALLER: Final = Principal(subject="bench", tenant="bench", permissions=frozenset({"admin"}))
 ANSWER: Final = "done"

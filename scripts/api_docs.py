@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors.reasons import list_error_classes
 from scripts.pages import cell, page, table
-from scripts.protos import PACKAGE
+from scripts.protos import PACKAGE, Enum, Field, Message, Method, ProtoFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.errors.base import Reason
-    from scripts.protos import Enum, Field, Message, Method, ProtoFile
 
 FOLDER = Path("docs") / "api"
 TYPES = "types.md"

@@ -26,12 +26,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from scripts.stages import Lane, Stage, preparation, static_stages, working_lanes
+from scripts.stages import Command, Lane, Stage, preparation, static_stages, working_lanes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scripts.stages import Command
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80

@@ -13,10 +13,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.config.reference import format_toml_value, list_key_docs, render_example
+from reasond_server.config.reference import KeyDoc, format_toml_value, list_key_docs, render_example
 from reasond_server.llm.profiles import PROFILES, ModelProfile
 from reasond_server.reasoning.registry import STRATEGIES
-from reasond_server.telemetry.catalogue import GROUPS
+from reasond_server.telemetry.catalogue import GROUPS, Metric
 from scripts import api_docs, figures, man_page, openapi
 from scripts.dashboard import dashboard
 from scripts.pages import ROOT, cell, fill_page, table, write_or_check
@@ -25,9 +25,7 @@ from scripts.protos import read
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from reasond_server.config.reference import KeyDoc
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.telemetry.catalogue import Metric
 
 CONFIGURATION = Path("docs") / "guides" / "configuration.md"
 EXAMPLE = Path("config.example.toml")

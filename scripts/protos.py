@@ -19,12 +19,11 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from reasond_server.grpc_api.transcoding import list_bindings
+from reasond_server.grpc_api.transcoding import HttpBinding, list_bindings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.grpc_api.transcoding import HttpBinding
 
 DESCRIPTORS = Path(__file__).resolve().parent.parent / "proto" / "reasond.binpb"
 PACKAGE = "reasond.v1"

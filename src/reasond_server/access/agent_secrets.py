@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.access.tokens import derive_own_tenant
+from reasond_server.access.tokens import TokenMinter, derive_own_tenant
 from reasond_server.base.addresses import find_network
 from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.errors.access import TokenInvalidError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from argon2 import PasswordHasher
 
-    from reasond_server.access.tokens import TokenMinter
 
 MIN_SECRET_CHARACTERS: Final = 16
 MAX_SECRET_CHARACTERS: Final = 1024

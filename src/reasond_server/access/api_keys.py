@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, AccessObserver
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.access.tokens import Revocations
-    from reasond_server.telemetry.observers import AccessObserver
     from reasond_server.types import Principal
 
 KEY_PREFIX: Final = "sk-reasond-"

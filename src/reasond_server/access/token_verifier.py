@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jwt
 from jwt.exceptions import InvalidJTIError, InvalidSubjectError
 
-from reasond_server.access.api_keys import KEY_PREFIX
+from reasond_server.access.api_keys import KEY_PREFIX, ApiKeys
 from reasond_server.access.permissions import Roles
 from reasond_server.access.tokens import (
     REQUIRED,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.access.api_keys import ApiKeys
     from reasond_server.access.token_keys import KeySource, VerifyingKey
     from reasond_server.types import Principal
 

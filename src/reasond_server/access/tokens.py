@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import jwt
@@ -19,7 +19,6 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from reasond_server.access.permissions import Roles
     from reasond_server.access.token_keys import SigningKey

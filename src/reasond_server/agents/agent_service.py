@@ -6,7 +6,7 @@ from collections.abc import Sequence  # noqa: TC003 - the JSON of a card is writ
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, compute_etag, encode_card, parse_card
-from reasond_server.agents.directory import is_agent_id
+from reasond_server.agents.directory import AgentDirectory, AgentPage, RegisteredAgent, is_agent_id
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types import Json  # noqa: TC001 - as above
@@ -15,7 +15,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from reasond_server.agents.directory import AgentDirectory, AgentPage, RegisteredAgent
     from reasond_server.types import Principal
 
 _MIN_TTL_S = 1

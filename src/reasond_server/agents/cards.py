@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 
 from reasond_server.base.plugins import PLUGIN_NAME
 from reasond_server.base.violations import describe_finding
@@ -34,10 +34,6 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydantic_core import ErrorDetails
-
     from reasond_server.types import Json
 
 _MAX_ENTRIES = 256

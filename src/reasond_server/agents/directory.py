@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from reasond_server.agents.cards import compute_etag
+from reasond_server.agents.cards import ParsedCard, compute_etag
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
@@ -21,7 +21,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from reasond_server.agents.cards import ParsedCard
     from reasond_server.storage.transactions import Job, Rows, Transactions, Values
     from reasond_server.types import Json
 

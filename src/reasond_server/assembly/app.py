@@ -16,7 +16,7 @@ from reasond_server.access.tokens import build_principal
 from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
 from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems, find_model_name
-from reasond_server.assembly.core import assemble, build_registry, make_system_clock, open_chosen_stores
+from reasond_server.assembly.core import Core, assemble, build_registry, make_system_clock, open_chosen_stores
 from reasond_server.assembly.instruments import (
     build_metrics_listener,
     build_metrics_page,
@@ -26,12 +26,12 @@ from reasond_server.assembly.instruments import (
     open_span_sink,
 )
 from reasond_server.assembly.limit_backend import build_limit_backend
-from reasond_server.assembly.stores import StoreWatch
+from reasond_server.assembly.stores import Stores, StoreWatch
 from reasond_server.assembly.verifiers import build_agent_tokens, build_minter, build_verification
-from reasond_server.assembly.webhooks import build_telling
-from reasond_server.assembly.workshops import build_engine, build_repair_worker, open_workshop
+from reasond_server.assembly.webhooks import Telling, build_telling
+from reasond_server.assembly.workshops import OpenedWorkshop, build_engine, build_repair_worker, open_workshop
 from reasond_server.base.addresses import Listening, is_loopback, replace_port, split_address
-from reasond_server.config import require_servable
+from reasond_server.config import LoadedSettings, ServerSettings, require_servable
 from reasond_server.config.sources import FileWatch
 from reasond_server.console.console_pages import CONSOLE_PATH, build_console_pages
 from reasond_server.errors.base import InternalError
@@ -40,10 +40,10 @@ from reasond_server.grpc_api.grpc_server import GrpcServer
 from reasond_server.grpc_api.listeners import GrpcOptions
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.http_api.connections import ConnectionLimits
-from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits
+from reasond_server.http_api.http_app import JSONRPC_PATH, HttpApp, HttpLimits, Interface
 from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.page_gate import METRICS_PATH, PageGate
+from reasond_server.http_api.page_gate import METRICS_PATH, MetricsPage, PageGate
 from reasond_server.http_api.request_middleware import CrossOriginApp
 from reasond_server.http_api.rest_endpoint import REST_ROOT
 from reasond_server.llm.wrapped_models import trace_model
@@ -68,16 +68,9 @@ from reasond_server.turns.history import TURN
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from reasond_server.assembly.core import Core
     from reasond_server.assembly.instruments import ServerMetrics
-    from reasond_server.assembly.stores import Stores
-    from reasond_server.assembly.webhooks import Telling
-    from reasond_server.assembly.workshops import OpenedWorkshop
     from reasond_server.base.clock import Clock
-    from reasond_server.config import LoadedSettings, ServerSettings
     from reasond_server.engines.temporal import TemporalEngine
-    from reasond_server.http_api.http_app import Interface
-    from reasond_server.http_api.page_gate import MetricsPage
     from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.mcp.mcp_endpoint import McpInterface, McpServer
     from reasond_server.reasoning.registry import StrategyRegistry

@@ -11,12 +11,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.config import choose_provider
+from reasond_server.config import BackendSettings, Settings, ToolsSettings, choose_provider
 from reasond_server.config.section import require_base_url
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
-from reasond_server.llm.profiles import find_profile, is_hosted, merge, needs_responses
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.llm.profiles import ModelProfile, find_profile, is_hosted, merge, needs_responses
+from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver, ToolObserver
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.tools.execution import INSTALLED_TOOLS, ToolLimits, Tools
 from reasond_server.tools.http_get import FetchLimits, HttpGet
@@ -26,10 +26,7 @@ from reasond_server.types.usage import Price
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.config import BackendSettings, Settings, ToolsSettings
     from reasond_server.llm.model import ChatModel
-    from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.telemetry.observers import BackendObserver, ToolObserver
     from reasond_server.tools.tool import Tool
 
 

@@ -21,15 +21,15 @@ from reasond_server.access.permissions import (
 )
 from reasond_server.assembly.backends import build_tools
 from reasond_server.assembly.limit_backend import audited_account
-from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, open_memory_stores, open_stores
+from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, Stores, open_memory_stores, open_stores
 from reasond_server.base.clock import Clock
 from reasond_server.eventlog.quotas import TenantShare
 from reasond_server.eventlog.writer import tell_nobody
 from reasond_server.executions.desk import ExecutionDesk
-from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.llm.wrapped_models import PreferredModels
 from reasond_server.reasoning.configuration import StrategyConfiguration
-from reasond_server.reasoning.registry import check_tables, discover
+from reasond_server.reasoning.registry import StrategyRegistry, check_tables, discover
 from reasond_server.reasoning.run_tools import SandboxPrograms
 from reasond_server.reasoning.service import Policy, ReasoningService
 from reasond_server.reasoning.strategy_selection import OfferedModels
@@ -43,10 +43,10 @@ from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.sandbox.levels import UnavailableSandbox
 from reasond_server.snapshots.manifests import SnapshotLimits
 from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-from reasond_server.snapshots.snapshot_store import SnapshotQuota
+from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.storage.store_clock import Steadiness
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.tools.programs import NO_PROGRAMS
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_service import TurnService
@@ -58,18 +58,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reasond_server.agents.directory import AgentDirectory
-    from reasond_server.assembly.stores import Stores
     from reasond_server.config import Settings
     from reasond_server.eventlog.store import Append, ExecutionStore
-    from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
-    from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.repair.service.engine import RepairEngine
-    from reasond_server.snapshots.snapshot_store import SnapshotStore
-    from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.tools.execution import Tools
-    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.types import Execution, Principal
 
 _CLOSED: Final = Workshop(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reasond_server.assembly.backends import read_backend_options
 from reasond_server.base.addresses import is_loopback, split_address
 from reasond_server.base.certificates import TlsFiles
-from reasond_server.config import choose_provider
+from reasond_server.config import ServerSettings, Settings, ToolsSettings, choose_provider
 from reasond_server.console.console_pages import CONSOLE_PATH
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.reasons import list_error_classes
@@ -17,7 +17,7 @@ from reasond_server.grpc_api.statuses import CODES
 from reasond_server.grpc_api.transcoding import find_method, list_bindings
 from reasond_server.http_api.http_app import PATHS
 from reasond_server.http_api.http_server import HttpServer
-from reasond_server.http_api.page_gate import MetricsApp, MetricsPage
+from reasond_server.http_api.page_gate import MetricsApp, MetricsPage, PageGate
 from reasond_server.llm.model import ModelFinish
 from reasond_server.llm.profiles import is_hosted
 from reasond_server.protocols.mcp.mcp_endpoint import MCP_PATH
@@ -39,7 +39,7 @@ from reasond_server.telemetry.observers import (
     UNOBSERVED,
     WEBHOOK_OUTCOMES,
 )
-from reasond_server.telemetry.span_export import OtlpOptions, TracingOptions, build_sink, is_receiver_there
+from reasond_server.telemetry.span_export import OtlpOptions, SpanSink, TracingOptions, build_sink, is_receiver_there
 from reasond_server.tools.mcp import build_tool_name
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.turns.history import TURN
@@ -52,12 +52,9 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from reasond_server.config import ServerSettings, Settings, ToolsSettings
-    from reasond_server.http_api.page_gate import PageGate
     from reasond_server.telemetry.exposition import Exposition, Sampler
     from reasond_server.telemetry.metric_export import MetricExport
     from reasond_server.telemetry.observers import Observer, ServerSnapshot
-    from reasond_server.telemetry.span_export import SpanSink
 
 PROVIDERS = {"demo": "reasond.demo", "openai": "openai"}
 """The names of the configured providers in spans."""

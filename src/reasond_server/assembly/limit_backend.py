@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from reasond_server.access import audit
 from reasond_server.access.permissions import Operation
 from reasond_server.errors.base import SettingsError
-from reasond_server.limits.budgets import MemoryTokenLedger, TokenLimits
-from reasond_server.limits.callers import CallerLimits, SharedHealth, ignore_settled
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.limits.budgets import MemoryTokenLedger, TokenLedger, TokenLimits
+from reasond_server.limits.callers import CallerLimits, OnSettled, SharedHealth, ignore_settled
+from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 
     from reasond_server.config import LimitsSettings
     from reasond_server.errors.limits import TokenBudgetExhaustedError
-    from reasond_server.limits.budgets import TokenLedger
-    from reasond_server.limits.callers import OnSettled
     from reasond_server.limits.request_limits import RequestAdmission, RequestGate, RequestLimits
     from reasond_server.limits.shared import RedisSlots, RedisTokenLedger
     from reasond_server.llm.metered_model import TokenAccount
-    from reasond_server.telemetry.observers import LimitObserver
 
 
 @value

@@ -32,10 +32,10 @@ from reasond_server.access.tokens import (
     is_free_tenant,
 )
 from reasond_server.base.violations import suggest_nearest
-from reasond_server.config.api_key_file import read_api_keys
+from reasond_server.config.api_key_file import ApiKeyRow, read_api_keys
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import SettingsError, Violation, show
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, AccessObserver
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.config import AuthKey, AuthSettings, LoadedSettings, Settings
-    from reasond_server.config.api_key_file import ApiKeyRow
     from reasond_server.config.auth import AgentAccountSettings, PeerSettings
-    from reasond_server.telemetry.observers import AccessObserver
 
 # Failures per minute. One agent makes few honest mistakes, but many agents may share one address.
 _FAILURES_OF_AN_AGENT = 5

@@ -15,7 +15,7 @@ from reasond_server.protocols.responses.webhook_events import write_response_eve
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.types.values import value
 from reasond_server.webhooks.courier import Courier
-from reasond_server.webhooks.outbox import Outbox
+from reasond_server.webhooks.outbox import Letter, Outbox
 from reasond_server.webhooks.task_receivers import TASKS, TaskReceivers
 from reasond_server.webhooks.webhook_messages import add_notices
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from reasond_server.config.settings import A2aSettings
     from reasond_server.eventlog.store import Append, ExecutionStore
     from reasond_server.telemetry.observers import WebhookObserver
-    from reasond_server.webhooks.outbox import Letter
     from reasond_server.webhooks.webhook_policy import WebhookPolicy
 
 

@@ -24,9 +24,9 @@ from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.repair.critics.linting import find_ruff
 from reasond_server.repair.edits.patches import find_git
 from reasond_server.repair.service.workbench import Workbench, Workshop
-from reasond_server.sandbox.levels import SandboxOptions, open_sandbox
+from reasond_server.sandbox.levels import OpenedSandbox, SandboxOptions, open_sandbox
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, SandboxFailedError, SandboxLimits
-from reasond_server.tools.programs import NO_PROGRAMS
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
 from reasond_server.types.repairs import ResultFormat, SandboxLevel
 from reasond_server.types.values import value
 
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from reasond_server.engines.temporal import TemporalEngine, TemporalOptions
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.llm.model import ChatModel
-    from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.telemetry.observers import Observer
-    from reasond_server.tools.programs import ProgramRunner
 
 _MEBI = 1024 * 1024
 _LEVELS = {

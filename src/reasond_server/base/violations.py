@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 from itertools import islice
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from reasond_server.errors.base import Violation, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
 
-    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

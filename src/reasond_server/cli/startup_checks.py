@@ -12,10 +12,10 @@ from reasond_server.assembly.instruments import find_tls_files, read_metric_opti
 from reasond_server.assembly.limit_backend import build_limit_backend
 from reasond_server.assembly.stores import require_driver
 from reasond_server.assembly.verifiers import build_agent_tokens, build_verification
-from reasond_server.config import choose_provider
+from reasond_server.config import LoadedSettings, Settings, choose_provider
 from reasond_server.config.checks import find_unservable, is_any_within
 from reasond_server.config.problems import build_settings_error
-from reasond_server.config.sources import examine
+from reasond_server.config.sources import Examined, examine
 from reasond_server.errors.base import SettingsError
 from reasond_server.grpc_api.listeners import CertificateReloader, require_private_folder
 from reasond_server.reasoning.configuration import StrategyConfiguration
@@ -29,8 +29,6 @@ from reasond_server.webhooks.courier import open_receivers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from reasond_server.config import LoadedSettings, Settings
-    from reasond_server.config.sources import Examined
     from reasond_server.llm.model import ChatModel
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import annotated_types
 from pydantic import BaseModel, SecretStr
@@ -18,9 +18,6 @@ from pydantic.fields import FieldInfo
 from reasond_server.config.settings import Settings
 from reasond_server.types.policy_sections import PolicySection
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 _TYPE_NAMES = {bool: "true or false", int: "whole number", float: "number", str: "text", SecretStr: "text"}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from reasond_server.config.auth import read_auth_keys
+from reasond_server.config.auth import AuthKey, read_auth_keys
 from reasond_server.config.checks import cross_check
 from reasond_server.config.problems import build_settings_error, explain, find_doubtful, join_key
 from reasond_server.config.reference import is_text_key, list_key_docs
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from reasond_server.config.auth import AuthKey
 
 _log = logging.getLogger("reasond.config")
 _PREFIX = "REASOND__"

@@ -11,14 +11,13 @@ from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.json_schemas import build_validator
-from reasond_server.tools.programs import clip_output
+from reasond_server.tools.programs import ProgramResult, clip_output
 from reasond_server.tools.schema_steps import SchemaUnusableError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from reasond_server.tools.programs import ProgramResult
     from reasond_server.types import Json
 
 _WRAPPERS: Final = frozenset(

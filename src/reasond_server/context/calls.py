@@ -21,14 +21,13 @@ from reasond_server.errors.model import ContextExhaustedError, ModelProtocolErro
 from reasond_server.llm.counting.requests import bound_images, bound_messages, count_request, render_call
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.wrapped_models import list_messages
-from reasond_server.types import NOTHING, Usage, UsageSource
+from reasond_server.types import NOTHING, Json, TokenChance, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel, Message, ModelEvent, TokenCounter, ToolSpec
-    from reasond_server.types import Json, TokenChance, ToolCall
 
 ResultT = TypeVar("ResultT")
 

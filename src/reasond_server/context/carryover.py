@@ -36,7 +36,7 @@ from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
-from reasond_server.llm.model import Message, ModelFinish, Role
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, Role, TokenCounter
 from reasond_server.types import NOTHING, CarryoverMode, CarryoverReport, Dropped, Usage, UsageSource
 from reasond_server.types.values import value
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.context.replies import ParsedReply
-    from reasond_server.llm.model import ChatModel, TokenCounter
 
 
 _LABEL = re.compile(r"[ \t>#*_`\-\u2022\d.)\"'\[{]{0,16}([^\W\d_][^:\uFF1A=\n]{0,40}?)[ \t*_`\"'\]]{0,8}[:\uFF1A](.*)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
-from reasond_server.context.replies import TagParser
+from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.llm.model import ModelFinish
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.context.calls import ModelReply
-    from reasond_server.context.replies import ParsedReply
     from reasond_server.llm.metered_model import CutCall
 
 

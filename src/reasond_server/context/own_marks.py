@@ -18,19 +18,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import is_placeholder, strip_tags
-from reasond_server.context.replies import parse_reply
+from reasond_server.context.replies import ParsedReply, parse_reply
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import RESERVED_TAGS, TagKind
 from reasond_server.context.vote_forms import find_value
 from reasond_server.dialects.answer_marks import FRAMES
 from reasond_server.dialects.reasoning_marks import TextPlace
-from reasond_server.llm.model import Role
+from reasond_server.llm.model import Message, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-
-    from reasond_server.context.replies import ParsedReply
-    from reasond_server.llm.model import Message
 
 
 _NONCE: Final = r"[a-z]{16,64}"

@@ -27,7 +27,7 @@ from reasond_server.context.reasoning_parts import (
     StoredRendering,
 )
 from reasond_server.context.shown_steps import ShownResult, ShownStep, ShownSteps, count_calls
-from reasond_server.context.step_records import LEFT_OUT_THOUGHT, WireIds
+from reasond_server.context.step_records import LEFT_OUT_THOUGHT, CallRecord, ReasoningStepRecord, WireIds
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.tools.previews import render_preview
@@ -38,7 +38,6 @@ from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 
 _LEAST_PREVIEW: Final = 128
 _PREVIEWS_BESIDE_RECENT: Final = 2

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from reasond_server.types.policy_sections import PolicySection
-from reasond_server.types.turns import ContextGoal
+from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from reasond_server.context.step_records import PromptMemory, ReasoningStepRecord
     from reasond_server.llm.model import Message, TokenCounter
-    from reasond_server.types.turns import ContextItem, Rendering
 
 
 @value

@@ -21,7 +21,7 @@ from reasond_server.context.calls import (
 from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import ChatModel, Message, Role
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
-    from reasond_server.llm.model import ChatModel
     from reasond_server.types import Task
 
 LEAST_SHOWN_TOKENS: Final = 64

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.sections import fence
 from reasond_server.context.tags import neutralize
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.tools.results import parse_arguments
 from reasond_server.types.values import value
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from reasond_server.llm.model import TokenCounter
     from reasond_server.types import ToolCall, ToolResult
 
 

@@ -27,14 +27,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting import make_fork
-from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, UsageSource, WindowMetrics
+from reasond_server.types import BoundedContextMetrics, Savings, SavingsBaseline, Usage, UsageSource, WindowMetrics
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.context.window_fitting import FittedWindow
     from reasond_server.context.window_plan import WindowPlan
     from reasond_server.llm.model import TokenCounter
-    from reasond_server.types import Usage
 
 
 class OnePassPrompt:

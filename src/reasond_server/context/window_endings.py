@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
-from reasond_server.context.replies import parse_reply
+from reasond_server.context.replies import ParsedReply, parse_reply
 from reasond_server.context.tags import TagKind
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
@@ -22,7 +22,6 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.context.calls import ModelReply
-    from reasond_server.context.replies import ParsedReply
     from reasond_server.context.window_plan import Window
 
 

@@ -38,14 +38,13 @@ from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.types import CarryoverMode, ReadingProgress
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.llm.model import TokenCounter
 
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n")
 # The escapes are the ellipsis, closing quotes, and full stop, "!" and "?" of Chinese and Japanese.

@@ -9,10 +9,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.demo.arithmetic import has_value
-from reasond_server.demo.computation import compute
+from reasond_server.demo.computation import Worked, compute
 from reasond_server.demo.extraction import find_content_words, split_question, split_sentences
 from reasond_server.demo.repair_replies import read_attempt, write_repair
-from reasond_server.demo.reply_writer import WRONG, is_question, judge, read_prompt, write_reply
+from reasond_server.demo.reply_writer import WRONG, Prompt, is_question, judge, read_prompt, write_reply
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Role, Text
@@ -23,8 +23,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-    from reasond_server.demo.computation import Worked
-    from reasond_server.demo.reply_writer import Prompt
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
 
 CALCULATOR = "calculator"

@@ -10,14 +10,13 @@ import ast
 import builtins
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.base.syntax import parse_module_tree
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

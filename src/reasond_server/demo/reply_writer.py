@@ -27,16 +27,14 @@ from reasond_server.demo.arithmetic import (
     has_value,
     is_value,
 )
-from reasond_server.demo.computation import compute
+from reasond_server.demo.computation import Worked, compute
 from reasond_server.demo.extraction import count_shared, find_content_words, rank, split_question, split_sentences
-from reasond_server.llm.model import Role
+from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.demo.computation import Worked
-    from reasond_server.llm.model import Message, TokenCounter
 
 _OPENING = re.compile(
     r"<(question|notes|material|passage)( [a-z]{1,64})?"

@@ -29,13 +29,13 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelFailedError
-from reasond_server.eventlog.store import Record
+from reasond_server.eventlog.store import ExecutionStore, Record
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.repair.edits.patches import validate_patch
 from reasond_server.repair.results.outcomes import Baseline
-from reasond_server.repair.search.activities import PatchCheck
+from reasond_server.repair.search.activities import PatchCheck, RepairCandidate
 from reasond_server.repair.search.repair_site import RepairSite, perform_once
-from reasond_server.repair.service.assignments import read_assignment
+from reasond_server.repair.service.assignments import RepairAssignment, read_assignment
 from reasond_server.repair.service.engine import RepairOrder
 from reasond_server.runs.accounts import fork_counter
 from reasond_server.runs.call_records import CALL_KEY, CallRecorder
@@ -49,13 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.eventlog.stored.payload_store import PayloadStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.critics.check_judge import Critics
-    from reasond_server.repair.search.activities import RepairCandidate
     from reasond_server.repair.search.candidate_writer import CandidateWriter
-    from reasond_server.repair.service.assignments import RepairAssignment
     from reasond_server.repair.service.workbench import Workbench
     from reasond_server.runs.run_factory import AccountOf
     from reasond_server.telemetry.observers import WorkObserver

@@ -9,10 +9,10 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from temporalio.api.common.v1 import Payload
-from temporalio.client import Client, TLSConfig, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, TLSConfig, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.converter import (
     ActivitySerializationContext,
@@ -28,7 +28,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.engines.packing import BATCH, PAYLOAD, pack, unpack_batch
+from reasond_server.engines.packing import BATCH, PAYLOAD, PayloadStore, pack, unpack_batch
 from reasond_server.engines.workflow import MODELS, WORKFLOW, RepairWorkflow
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.repairs import EngineFailedError, EngineUnavailableError
@@ -36,9 +36,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
-    from typing import Self
 
-    from temporalio.client import WorkflowHandle
     from temporalio.converter import SerializationContext
 
     from reasond_server.engines.repair_worker import RepairWorker

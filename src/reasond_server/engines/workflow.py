@@ -17,20 +17,17 @@ from temporalio.exceptions import ApplicationError, FailureError
 from reasond_server.engines.packing import ActivityReply, ActivityRequest, number_batch, pack, pack_batch, unpack
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.llm.metered_model import build_exhausted_error
-from reasond_server.repair.search.activities import TokenBounds
+from reasond_server.repair.search.activities import CandidateOrder, PatchCheck, RepairCandidate, TokenBounds
 from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
-from reasond_server.repair.service.assignments import read_assignment
+from reasond_server.repair.service.assignments import RepairAssignment, read_assignment
 from reasond_server.repair.service.engine import RepairBatch, RepairOrder
 from reasond_server.runs.recorded_calls import read_error
-from reasond_server.types import NOTHING, Budget, FinishReason, LoggedEvent
+from reasond_server.types import NOTHING, Budget, Event, FinishReason, LoggedEvent, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.repair.search.activities import CandidateOrder, PatchCheck, RepairCandidate
-    from reasond_server.repair.service.assignments import RepairAssignment
-    from reasond_server.types import Event, Usage
     from reasond_server.types.repairs import SandboxLevel
 
 

@@ -16,17 +16,15 @@ import reasond
 from reasond_server.context.answers import extract_answer
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.dialects.code_blocks import read_blocks
-from reasond_server.evaluation.items import Grader
+from reasond_server.evaluation.items import Grader, Item
 from reasond_server.tools.json_schemas import build_validator
-from reasond_server.tools.programs import NO_PROGRAMS
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from reasond import AsyncClient
-    from reasond_server.evaluation.items import Item
-    from reasond_server.tools.programs import ProgramRunner
 
 _SCHEMA: Final = {
     "type": "object",

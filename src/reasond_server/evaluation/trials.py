@@ -13,7 +13,7 @@ import json
 import os
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import reasond
 from reasond_server.errors.base import SettingsError
@@ -22,7 +22,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import TextIO
 
     from reasond import AsyncClient, Reasoning
     from reasond_server.evaluation.graders import Graders

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reasond_server.errors.base import DEFAULT_RETRY_S, InternalError, show
+from reasond_server.errors.base import DEFAULT_RETRY_S, InternalError, ReasondError, show
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError, TurnLeasedError
-from reasond_server.eventlog.store import Change, LeaseLostError
-from reasond_server.types import ExecutionState, LastEvent, LoggedEvent
+from reasond_server.eventlog.store import Append, Change, LeaseLostError, SessionClaim
+from reasond_server.types import Execution, ExecutionState, LastEvent, LoggedEvent
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
-
-    from reasond_server.errors.base import ReasondError
-    from reasond_server.eventlog.store import Append, SessionClaim
-    from reasond_server.types import Execution
 
 
 LARGEST_LOG_BYTES = 64 * 1024 * 1024

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,8 +18,6 @@ from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import ReasondError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reasond_server.eventlog.store import ExecutionStore, Lease, Recovery
 
 _log = logging.getLogger("reasond.executions")

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.sizes import estimate_size
-from reasond_server.eventlog.store import Append, LeaseLostError, Record
-from reasond_server.types import Execution, ExecutionState, LastEvent, LoggedEvent
+from reasond_server.eventlog.store import Append, Creation, LeaseLostError, Record, SessionEnd
+from reasond_server.types import Event, Execution, ExecutionState, FinishReason, LastEvent, LoggedEvent, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.errors.base import ReasondError
-    from reasond_server.eventlog.store import Creation, SessionEnd
-    from reasond_server.types import Event, FinishReason, Usage
 
 MAX_PENDING = 64
 MAX_PENDING_BYTES = 1024 * 1024

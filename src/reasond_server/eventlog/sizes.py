@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
-from reasond_server.eventlog.store import Record
+from reasond_server.eventlog.store import Entry, Record
 from reasond_server.types import Event
 from reasond_server.types.kinds import build_reader, list_fields
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from reasond_server.eventlog.store import Entry
 
 # The bytes of an entry without its texts: a few nested dataclasses with their fields.
 _BYTES_PER_ENTRY = 512

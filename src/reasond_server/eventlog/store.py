@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeAlias, final
 
-from reasond_server.errors.base import InternalError
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from reasond_server.errors.base import ReasondError
     from reasond_server.types import Execution, ExecutionState, FinishReason, Json, LoggedEvent, Session
 
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.errors.base import InternalError
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.quotas import TenantQuotaError
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.errors.base import ReasondError
     from reasond_server.eventlog.log import RunLog
     from reasond_server.eventlog.store import Append, ExecutionStore
-    from reasond_server.telemetry.observers import RunObserver
 
 _log = logging.getLogger("reasond.executions")
 _MAX_PARTS = 256

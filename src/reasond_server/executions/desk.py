@@ -16,21 +16,19 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.contract import build_not_found_error
-from reasond_server.eventlog.store import ExecutionFilter
+from reasond_server.eventlog.store import ExecutionFilter, ExecutionStore
 from reasond_server.runs.call_records import read_calls
 from reasond_server.telemetry.scope import note_execution
-from reasond_server.types import ExecutionState
+from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Principal, StreamEvent
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.runs.followers import Follower
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
-    from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal, StreamEvent
     from reasond_server.types.executions import ModelCall
 
 _DEFAULT_PAGE = 50

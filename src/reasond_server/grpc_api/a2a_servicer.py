@@ -6,7 +6,7 @@ The messages are those of a2a-sdk: a second registration of `lf.a2a.v1` in one p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from a2a.types import a2a_pb2
@@ -15,24 +15,19 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 
-from reasond_server.errors.base import Violation
+from reasond_server.errors.base import Reason, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import get_current_call, get_current_principal
-from reasond_server.grpc_api.handlers import make_handler
+from reasond_server.grpc_api.handlers import Context, Handler, make_handler
 from reasond_server.grpc_api.json_reader import read_message
 from reasond_server.grpc_api.statuses import build_status
-from reasond_server.grpc_api.stream_writer import Placed
+from reasond_server.grpc_api.stream_writer import Placed, StreamWriter
 from reasond_server.requests.payloads import restore_whole
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
     from google.protobuf.descriptor import MethodDescriptor
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import Reason, ReasondError
-    from reasond_server.grpc_api.handlers import Context, Handler
-    from reasond_server.grpc_api.stream_writer import StreamWriter
     from reasond_server.types import Cursor, Principal
 
 SERVICE: Final = a2a_pb2.DESCRIPTOR.services_by_name["A2AService"]

@@ -10,7 +10,7 @@ from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.grpc_api.guard import RpcCall, get_current_call
-from reasond_server.grpc_api.handlers import wrap_handler
+from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, wrap_handler
 from reasond_server.grpc_api.load_reports import LOAD_SERVICE
 from reasond_server.telemetry.scope import note_caller
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from reasond_server.access.permissions import Operation
-    from reasond_server.grpc_api.handlers import Behaviour, Context, Handler
     from reasond_server.types import Principal
 
 EXEMPT_SERVICES: Final = frozenset(

@@ -17,7 +17,7 @@ from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
 from reasond_server.repair.service.repair_work import REPAIR
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.turns.history import TURN
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.grpc_api.handlers import Context, MethodTable
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import StreamEvent
 
 _Time: TypeAlias = Literal["create_time_after", "create_time_before"]

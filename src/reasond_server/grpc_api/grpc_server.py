@@ -16,7 +16,7 @@ from reasond_server.base.certificates import TlsFiles
 from reasond_server.errors.base import SettingsError, show
 from reasond_server.grpc_api.authentication import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
-from reasond_server.grpc_api.handlers import MethodTable
+from reasond_server.grpc_api.handlers import GrpcService, Layer, MethodTable
 from reasond_server.grpc_api.listeners import (
     CertificateReloader,
     bind_tcp,
@@ -27,19 +27,16 @@ from reasond_server.grpc_api.listeners import (
 from reasond_server.grpc_api.load_reports import LOAD_SERVICE, LoadReports
 from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.metadata_gc import MetadataCollector
-from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, add_reflection
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, HealthServicer, add_reflection
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.access.peers import Peers
     from reasond_server.access.permissions import Operation
-    from reasond_server.grpc_api.handlers import GrpcService, Layer
     from reasond_server.grpc_api.listeners import GrpcOptions
-    from reasond_server.grpc_api.standard_services import HealthServicer
     from reasond_server.runs.live_runs import Load
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal
 

@@ -18,12 +18,12 @@ import grpc
 from reasond_server.base.clock import CALL_ID_KEY, choose_call_id
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
-from reasond_server.grpc_api.handlers import wrap_handler
-from reasond_server.grpc_api.load_reports import LOAD_KEY, LOAD_SERVICE
+from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata, wrap_handler
+from reasond_server.grpc_api.load_reports import LOAD_KEY, LOAD_SERVICE, LoadReports
 from reasond_server.grpc_api.statuses import PUSHBACK_KEY, build_status, find_pushback
 from reasond_server.telemetry.logs import emit_line
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.telemetry.propagation import TRACE_KEYS, read_trace
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.propagation import TRACE_KEYS, TraceContext, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
-    from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata
-    from reasond_server.grpc_api.load_reports import LoadReports
     from reasond_server.grpc_api.metadata_gc import MetadataCollector
-    from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.telemetry.propagation import TraceContext
     from reasond_server.telemetry.spans import OpenSpan, Tracing
     from reasond_server.types import Principal
 

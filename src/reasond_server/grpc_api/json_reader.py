@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from reasond_server.base.violations import suggest_nearest
@@ -23,7 +23,6 @@ from reasond_server.grpc_api.requests import invalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
 T = TypeVar("T")

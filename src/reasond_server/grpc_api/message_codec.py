@@ -16,14 +16,12 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.handlers import find_behaviour, make_handler, make_runner
+from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, find_behaviour, make_handler, make_runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from google.protobuf.descriptor import Descriptor
-
-    from reasond_server.grpc_api.handlers import Behaviour, Context, Handler
 
 
 MAX_FIELDS: Final = 50_000

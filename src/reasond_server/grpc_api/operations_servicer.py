@@ -27,7 +27,7 @@ from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.runs.work import build_failure
 from reasond_server.turns.history import TURN
-from reasond_server.types import ExecutionState, LastEvent
+from reasond_server.types import Execution, ExecutionState, LastEvent
 from reasond_server.types.turns import HandedOff
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.grpc_api.handlers import Context, MethodTable
-    from reasond_server.types import Execution
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Operations"]
 _COLLECTION: Final = "operations"

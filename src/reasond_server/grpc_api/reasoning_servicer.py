@@ -27,7 +27,7 @@ from reasond_server.grpc_api.requests import (
     require_task,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.types.kinds import EVENTS
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Budget, HistoryMessage, Iteration, Json, Metrics, Result, StreamEvent, Task
 
 MAX_TRACE_BYTES: Final = 3 * 1024 * 1024

@@ -25,8 +25,8 @@ from reasond_server.grpc_api.requests import (
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import Budget
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.types import Budget, Cursor, StreamEvent
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.repairs import (
     Check,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.repair.service.repair_service import RepairService
-    from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Cursor, StreamEvent
     from reasond_server.types.repairs import RepairView
 
 WordT = TypeVar("WordT", bound="StrEnum")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import ReasondError, Violation, show
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
 from reasond_server.grpc_api.message_writers import read_struct
 from reasond_server.requests.task_checks import MAX_SCHEMA_BYTES
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import EnumDescriptor
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import ReasondError
     from reasond_server.types import Json
 
 _NANOS: Final = 10**9

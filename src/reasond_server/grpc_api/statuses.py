@@ -13,13 +13,12 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 
-from reasond_server.errors.base import DOMAIN, INTERNAL_MESSAGE
+from reasond_server.errors.base import DOMAIN, INTERNAL_MESSAGE, Reason, ReasondError
 from reasond_server.errors.model import can_be_retried
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import Reason, ReasondError
 
 MAX_STATUS_BYTES: Final = 4096
 # Tags and lengths of an Any and its two fields, which hold at most 4 KiB here.

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from reasond_server.errors.limits import SlowConsumerError
 from reasond_server.grpc_api.guard import get_current_call
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
-    from typing import Self
 
     from reasond_server.grpc_api.handlers import Context
-    from reasond_server.telemetry.observers import CallObserver
 
 _log = logging.getLogger("reasond.grpc")
 

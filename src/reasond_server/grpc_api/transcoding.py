@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from google.protobuf import descriptor_pool, json_format
 
-from reasond_server.errors.base import DOMAIN
+from reasond_server.errors.base import DOMAIN, Reason, ReasondError
 from reasond_server.grpc_api.guard import RpcCall, begin
-from reasond_server.grpc_api.handlers import find_behaviour, make_runner
+from reasond_server.grpc_api.handlers import Handler, find_behaviour, make_runner
 from reasond_server.grpc_api.json_reader import nest_query, read_message
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.types.values import value
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import MethodOptions
     from google.protobuf.message import Message
 
-    from reasond_server.errors.base import Reason, ReasondError
-    from reasond_server.grpc_api.handlers import Handler
     from reasond_server.types import Principal
 
 REST: Final = "rest"

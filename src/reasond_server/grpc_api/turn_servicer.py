@@ -25,9 +25,9 @@ from reasond_server.grpc_api.requests import (
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.turns.turn_requests import check_part
-from reasond_server.types import NO_BUDGET
+from reasond_server.types import NO_BUDGET, Cursor, StreamEvent
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.turns import (
     ClientTool,
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond_server.grpc_api.handlers import Context, MethodTable
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService, TurnView
-    from reasond_server.types import Cursor, StreamEvent
     from reasond_server.types.turns import TurnConversation
 
 _EVENTS: Final = Alternatives(EVENTS, pb.ExecuteTurnResponse.DESCRIPTOR.oneofs_by_name["event"])

@@ -9,20 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from reasond_server.base.addresses import find_network
-from reasond_server.http_api.exchange import ADMISSION_KEY, PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError
+from reasond_server.http_api.exchange import ADMISSION_KEY, PEER_URIS_KEY, WHOLE_BODY_KEY, ClientGoneError, Scope
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Coroutine, Sequence
 
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
     from reasond_server.http_api.connection_cap import ConnectionCap
-    from reasond_server.http_api.exchange import Scope
 
 
 CONNECT = b"CONNECT"

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from reasond_server.access import audit
-from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS
+from reasond_server.access.agent_secrets import MAX_SECRET_CHARACTERS, AgentTokens
 from reasond_server.access.permissions import Operation
 from reasond_server.errors.access import AccessError, IssuerUnavailableError, TokenInvalidError
 from reasond_server.errors.base import DEFAULT_RETRY_S, ReasondError
@@ -39,26 +39,21 @@ from reasond_server.http_api.exchange import (
     send_stream,
     wants_stream,
 )
-from reasond_server.http_api.http_calls import Calls, Gate, convert_failure
+from reasond_server.http_api.http_calls import Call, Calls, Gate, Methods, convert_failure
 from reasond_server.http_api.json_mapping import build_event_json, is_logged, name_event
-from reasond_server.http_api.jsonrpc import MAX_BATCH, dispatch, parse, read_request, unread
-from reasond_server.http_api.page_gate import CHECK_PATH, METRICS_PATH, CheckPage
+from reasond_server.http_api.jsonrpc import MAX_BATCH, RpcParams, RpcRequest, dispatch, parse, read_request, unread
+from reasond_server.http_api.page_gate import CHECK_PATH, METRICS_PATH, CheckPage, MetricsPage
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 from reasond_server.http_api.rest_endpoint import OPENAPI_PATH, read_description
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
-    from reasond_server.access.agent_secrets import AgentTokens
     from reasond_server.access.peers import Peers
     from reasond_server.agents.agent_service import CardView
     from reasond_server.http_api.exchange import ASGIApp, Exchange, Receive, Scope, Send
-    from reasond_server.http_api.http_calls import Call, Methods
-    from reasond_server.http_api.jsonrpc import RpcParams, RpcRequest
-    from reasond_server.http_api.page_gate import MetricsPage
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal, StreamEvent
 

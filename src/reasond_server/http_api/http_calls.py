@@ -23,22 +23,18 @@ from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
-from reasond_server.http_api.exchange import frame_event
-from reasond_server.http_api.params import read_params
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.http_api.exchange import Exchange, frame_event
+from reasond_server.http_api.params import Params, read_params
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.telemetry.scope import note_caller
-from reasond_server.types import Cursor
+from reasond_server.types import Cursor, Principal
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from reasond_server.access.permissions import Operation
-    from reasond_server.http_api.exchange import Exchange
     from reasond_server.http_api.jsonrpc import RpcParams
-    from reasond_server.http_api.params import Params
-    from reasond_server.telemetry.observers import CallObserver
-    from reasond_server.types import Principal
 
 
 @value

@@ -10,7 +10,7 @@ is changed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -23,8 +23,6 @@ from reasond_server.types import BoundedContextStep, Iteration, ReactStep, Resul
 from reasond_server.types.kinds import EVENTS, METRICS, STEPS, Field, build_reader, list_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from reasond_server.agents.directory import RegisteredAgent
     from reasond_server.types import (
         Budget,

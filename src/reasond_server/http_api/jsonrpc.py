@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from reasond_server.errors.base import InternalError, Violation
+from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidJsonRpcError, InvalidRequestError, ParseError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
-
-    from reasond_server.errors.base import ReasondError
 
 
 MAX_DEPTH: Final = 32

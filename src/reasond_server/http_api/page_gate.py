@@ -15,7 +15,7 @@ from reasond_server.access.tokens import build_missing_token_error, parse_bearer
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, find_exchange, send_answer
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from reasond_server.access.peers import Peers
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.telemetry.exposition import Scrape
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Principal
 
 CHECK_PATH: Final = "/api/v1/auth/check"

@@ -6,12 +6,11 @@ import re
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import unquote
 
-from reasond_server.http_api.exchange import RefusalError
+from reasond_server.http_api.exchange import Exchange, RefusalError, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from reasond_server.http_api.exchange import Exchange, Scope
 
 TargetT = TypeVar("TargetT")
 

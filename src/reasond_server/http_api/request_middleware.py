@@ -27,7 +27,7 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.telemetry.logs import emit_line
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.telemetry.propagation import TRACE_NAMES, read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.telemetry.spans import OpenSpan, Tracing
 
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from reasond_server.limits.budgets import CallerAccount
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.limits.budgets import CallerAccount, TokenLedger
+from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from reasond_server.errors.limits import TokenBudgetExhaustedError
-    from reasond_server.limits.budgets import TokenLedger
     from reasond_server.limits.request_limits import ExecutionPermit, RequestGate
-    from reasond_server.telemetry.observers import LimitObserver
     from reasond_server.types import Principal
 
 _log = logging.getLogger("reasond.limits")

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from reasond_server.errors.base import DEFAULT_RETRY_S
 from reasond_server.errors.limits import RateLimitedError
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from reasond_server.telemetry.observers import LimitObserver
 
 Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """The part of a slot's release that must be awaited; the rest is already done."""

@@ -13,7 +13,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from limits import RateLimitItemPerHour, RateLimitItemPerMinute
+from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.exceptions import RedisError, ResponseError
@@ -21,16 +21,14 @@ from redis.exceptions import RedisError, ResponseError
 from reasond_server.base.asyncio_tasks import end_task, limit_awake_time
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.limits.budgets import RESERVED_S, Reservation, build_refusal
+from reasond_server.limits.budgets import RESERVED_S, Reservation, TokenLedger, TokenLimits, build_refusal
 from reasond_server.limits.request_limits import MINUTE, CoveredWindow, deny, deny_unfitting, list_rates, release_slot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from limits import RateLimitItem
     from redis.asyncio import Redis
 
-    from reasond_server.limits.budgets import TokenLedger, TokenLimits
     from reasond_server.limits.callers import SharedHealth
     from reasond_server.limits.request_limits import Cleanup, Denial, Rate, RequestAdmission, RequestLimits
 

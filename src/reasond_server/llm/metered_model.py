@@ -28,16 +28,14 @@ from reasond_server.llm.counting.requests import (
     render_call,
 )
 from reasond_server.llm.model import ChatModel, Finished, ModelFinish, Text, WrappedModel, find_price
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
+from reasond_server.telemetry.observers import UNOBSERVED, ModelObserver
+from reasond_server.types import NOTHING, Budget, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
-    from reasond_server.telemetry.observers import ModelObserver
-    from reasond_server.types import Budget
 
 
 _CLOSED: Final = "closed"

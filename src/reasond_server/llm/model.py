@@ -6,13 +6,12 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from reasond_server.types import ToolCall
+from reasond_server.types import Json, TokenChance, ToolCall, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from reasond_server.types import Json, TokenChance, Usage
     from reasond_server.types.usage import Price
 
 

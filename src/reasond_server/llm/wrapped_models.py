@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.model import UNSPENT
-from reasond_server.llm.counting.learners import can_fork
+from reasond_server.llm.counting.learners import Forkable, can_fork
 from reasond_server.llm.counting.requests import bound_images
 from reasond_server.llm.model import (
     ChatModel,
@@ -33,16 +33,14 @@ from reasond_server.llm.model import (
 from reasond_server.telemetry.logs import shorten
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.scope import current
-from reasond_server.telemetry.spans import CHAT
+from reasond_server.telemetry.spans import CHAT, Attributes, OpenSpan, Tracing
 from reasond_server.types.usage import Price
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from reasond_server.llm.counting.learners import Forkable
     from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
-    from reasond_server.telemetry.spans import Attributes, OpenSpan, Tracing
     from reasond_server.types import Json
 
 

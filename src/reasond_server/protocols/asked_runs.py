@@ -6,26 +6,23 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from reasond_server.access.permissions import require_permission
+from reasond_server.access.permissions import Operation, require_permission
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.protocols.conversations import find_question
 from reasond_server.protocols.truncation import fit_window
-from reasond_server.types import Task
-from reasond_server.types.turns import HandedOff, TurnReentry, TurnResult, TurnStart
+from reasond_server.types import HistoryMessage, Principal, StreamEvent, Task
+from reasond_server.types.turns import HandedOff, TurnReentry, TurnResult, TurnStart, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from datetime import datetime
 
-    from reasond_server.access.permissions import Operation
     from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.followed_runs import FollowedRun
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.reasoning.views import ExecutionView
     from reasond_server.turns.turn_service import TurnService
-    from reasond_server.types import HistoryMessage, Principal, StreamEvent
-    from reasond_server.types.turns import TurnStarted
 
 
 class AskedRuns:

@@ -14,18 +14,15 @@ from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
+from reasond_server.protocols.message_parts import MOST_PROBLEMS, Content, read_content
 from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
-from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
-from reasond_server.types.turns import TurnReentry
+from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
+from reasond_server.types.turns import PendingCall, TurnReentry
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.protocols.message_parts import Content
-    from reasond_server.types import Image
-    from reasond_server.types.turns import PendingCall
 
 BETWEEN: Final = "\n\n"
 """What stands between two texts of one author."""

@@ -16,14 +16,13 @@ from reasond_server.base.asyncio_tasks import FairSemaphore
 from reasond_server.documents.documents import ReaderLimits, UnreadableDocumentError, find_kind, read_document
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond_server.documents.documents import DocumentText
-    from reasond_server.limits.callers import CallerLimits
     from reasond_server.protocols.wire_params import WireParams
     from reasond_server.types import Principal
 

@@ -11,13 +11,12 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.json_mapping import MAX_TRACE_BYTES, describe_step
 from reasond_server.protocols.conversations import BETWEEN, name_call
 from reasond_server.turns.history import TURN, warn_of_left_out
-from reasond_server.types import NOTHING, Iteration, Result, TextDelta
+from reasond_server.types import NOTHING, FinishReason, Iteration, Result, TextDelta, ToolCall, Usage
 from reasond_server.types.turns import CallKind, HandedOff, LedgerState, ModelCallStep, ToolStep, TurnResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.types import FinishReason, ToolCall, Usage
     from reasond_server.types.turns import ContextItem
 
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.errors.executions import CursorExpiredError
 from reasond_server.protocols.conversations import BETWEEN
-from reasond_server.types import Iteration, TextDelta
+from reasond_server.types import AnswerPlace, Iteration, TextDelta
 from reasond_server.types.turns import ModelCallStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from reasond_server.protocols.followed_runs import FollowedRun
-    from reasond_server.types import AnswerPlace
 
 
 class LiveAnswer:

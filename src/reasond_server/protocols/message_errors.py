@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import INTERNAL_MESSAGE
-from reasond_server.http_api.exchange import frame_event
+from reasond_server.errors.base import INTERNAL_MESSAGE, ReasondError
+from reasond_server.http_api.exchange import RefusalError, frame_event
 from reasond_server.protocols.openai_errors import find_status, write_headers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.errors.base import ReasondError
-    from reasond_server.http_api.exchange import RefusalError
 
 _OVERLOADED: Final = 529
 _TYPES: Final = {

@@ -17,7 +17,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.reasoning.strategy_selection import AUTO
-from reasond_server.types import NO_BUDGET, Budget, CostClass
+from reasond_server.types import NO_BUDGET, Budget, CostClass, Principal
 from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 from reasond_server.types.values import value
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.reasoning.service import StrategyInfo
-    from reasond_server.types import Principal
 
 
 _MOST: Final = 2**53 - 1

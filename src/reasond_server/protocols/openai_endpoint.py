@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.http_api.body_reader import answer_call
+from reasond_server.http_api.body_reader import BodyReader, answer_call
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
 from reasond_server.http_api.exchange import (
     RefusalError,
@@ -26,18 +26,15 @@ from reasond_server.http_api.exchange import (
     send_described,
     send_stream,
 )
-from reasond_server.http_api.http_calls import Calls, Dialect, convert_failure
-from reasond_server.http_api.jsonrpc import parse_object
+from reasond_server.http_api.http_calls import Call, Calls, Dialect, Gate, Methods, convert_failure
+from reasond_server.http_api.jsonrpc import RpcParams, parse_object
 from reasond_server.protocols.message_errors import describe_message_error, describe_message_refusal
 from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-    from reasond_server.http_api.body_reader import BodyReader
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
-    from reasond_server.http_api.http_calls import Call, Gate, Methods
-    from reasond_server.http_api.jsonrpc import RpcParams
     from reasond_server.telemetry.observers import CallObserver
 
 

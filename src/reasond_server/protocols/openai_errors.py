@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import INTERNAL_MESSAGE
+from reasond_server.errors.base import INTERNAL_MESSAGE, Reason, ReasondError
 from reasond_server.errors.model import can_be_retried
-from reasond_server.http_api.exchange import frame_event
+from reasond_server.http_api.exchange import RefusalError, frame_event
 from reasond_server.protocols.openai_requests import SAMPLING
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.errors.base import Reason, ReasondError
-    from reasond_server.http_api.exchange import RefusalError
 
 STATUSES: Final = {
     "INVALID_ARGUMENT": 400,

@@ -13,21 +13,18 @@ from pydantic_core import to_json
 from reasond_server.dialects.client_schemas import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.conversations import LastMessage, find_question, find_reentry
+from reasond_server.protocols.conversations import Dialogue, LastMessage, find_question, find_reentry
 from reasond_server.protocols.custom_tools import describe_text
 from reasond_server.protocols.message_parts import MOST_PROBLEMS
-from reasond_server.protocols.model_catalogue import narrow
-from reasond_server.types import NO_BUDGET, Budget, Task
+from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset, narrow
+from reasond_server.types import NO_BUDGET, Budget, Json, Task
 from reasond_server.types.turns import ClientTool, TurnReentry, TurnStart
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.protocols.conversations import Dialogue
-    from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
     from reasond_server.protocols.wire_params import ReasondParams
-    from reasond_server.types import Json
 
 SAMPLING: Final = (
     "temperature",

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 from reasond_server.protocols.conversations import ConversationBuilder, name_call
 from reasond_server.reasoning.strategy_work import read_planned_task
-from reasond_server.types import Result, ToolCall
-from reasond_server.types.turns import HandedOff, ModelCallStep, Reentered, TurnResult, TurnStarted
+from reasond_server.types import Event, HistoryMessage, Result, ToolCall
+from reasond_server.types.turns import HandedOff, ModelCallStep, PendingCall, Reentered, TurnResult, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.executions.desk import ExecutionLog
-    from reasond_server.types import Event, HistoryMessage
-    from reasond_server.types.turns import PendingCall
 
 
 def recall(

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 from pydantic_core import to_json
 
 from reasond_server.errors.model import ContextExhaustedError
-from reasond_server.protocols.openai_requests import write_input
+from reasond_server.protocols.openai_requests import Asked, write_input
 from reasond_server.tools.previews import render_preview
 from reasond_server.types.turns import TurnReentry, TurnStart
 
 if TYPE_CHECKING:
     from reasond_server.llm.model import ChatModel
-    from reasond_server.protocols.openai_requests import Asked
     from reasond_server.types import HistoryMessage
 
 _REPLY_TOKENS: Final = 4096

@@ -19,19 +19,17 @@ from reasond_server.errors.model import (
     RequestRefusedError,
 )
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.llm.model import ModelFinish, can_enforce_schema
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, can_enforce_schema
 from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.tools.schema_steps import SchemaUnusableError
-from reasond_server.types import FinishReason
+from reasond_server.types import FinishReason, Json, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from reasond_server.context.answer_schemas import AnswerSchema, SchemaCompiler
-    from reasond_server.llm.model import ChatModel, Message
     from reasond_server.strategies.strategy import Outcome
-    from reasond_server.types import Json, Task
 
 _MOST_TOKENS: Final = 4096
 _MOST_THOUGHT_CHARACTERS: Final = 6_000

@@ -16,14 +16,13 @@ from reasond_server.base.violations import drop_surplus_unknown, list_violations
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ChatModel, WrappedModel
-from reasond_server.types import Task
+from reasond_server.types import Json, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Json
 
 _UNCHANGEABLE = (str, int, float, bytes, NoneType)
 _DEFAULT = "default_"

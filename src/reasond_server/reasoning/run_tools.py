@@ -16,11 +16,11 @@ from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.recorded_calls import VERSION, compute_texts_digest, read_error, read_row, write_error_row
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.telemetry.logs import shorten
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, ProgramObserver
 from reasond_server.telemetry.propagation import OutgoingTrace
-from reasond_server.telemetry.spans import EXECUTE_TOOL, RUN_PROGRAM
-from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
-from reasond_server.types import ToolResult
+from reasond_server.telemetry.spans import EXECUTE_TOOL, RUN_PROGRAM, Attributes, Tracing
+from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult, ProgramRunner
+from reasond_server.types import ToolCall, ToolResult
 from reasond_server.types.repairs import SourceFile
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.effects import Effects, JournaledEffect
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox, Workspaces
-    from reasond_server.telemetry.observers import ProgramObserver
-    from reasond_server.telemetry.spans import Attributes, Tracing
-    from reasond_server.tools.programs import ProgramRunner
     from reasond_server.tools.tool import KeyedToolbox
-    from reasond_server.types import ToolCall
 
 
 class WrappedToolbox:

@@ -13,15 +13,15 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.eventlog.mailbox import SilentSubscriber
-from reasond_server.executions.desk import note_concerned
-from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.executions.desk import ExecutionDesk, note_concerned
+from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.reasoning.strategy_selection import Chooser
-from reasond_server.reasoning.strategy_work import Assignment
+from reasond_server.reasoning.strategy_work import Assignment, ReasoningKind
 from reasond_server.reasoning.views import ExecutionView, StrategyInfo, build_view, read_view
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, check_task, digest_request
 from reasond_server.runs.work import ABANDONED, WorkRequest, build_error_ending, build_failure
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
-from reasond_server.types import Result
+from reasond_server.types import Execution, LoggedEvent, Principal, Result, StreamEvent, Task
 from reasond_server.types.executions import write_headline
 from reasond_server.types.values import value
 
@@ -31,21 +31,11 @@ if TYPE_CHECKING:
     from reasond_server.agents.directory import AgentDirectory
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.limits.callers import CallerLimits
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
-    from reasond_server.reasoning.strategy_work import ReasoningKind
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
     from reasond_server.strategies.strategy import ReasoningStrategy
-    from reasond_server.types import (
-        Execution,
-        LoggedEvent,
-        Principal,
-        StreamEvent,
-        Task,
-    )
     from reasond_server.types.tasks import MeasuredChoice, TaskForm
 
 __all__ = ["ExecutionView", "Policy", "ReasoningService", "StrategyInfo"]

@@ -22,24 +22,21 @@ from reasond_server.errors.request import (
     StrategyRequiredError,
 )
 from reasond_server.llm.counting.requests import count_bytes
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ImagePart, Message, Role, find_image_tokens
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatModel, ImagePart, Message, Role, find_image_tokens
 from reasond_server.llm.wrapped_models import Preface, PrefacedModel
 from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.tools.programs import build_refusal
-from reasond_server.types import StrategySource
-from reasond_server.types.tasks import find_form
+from reasond_server.types import Json, Principal, StrategySource, Task
+from reasond_server.types.tasks import MeasuredChoice, TaskForm, find_form
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.agents.directory import AgentDirectory, RegisteredAgent
-    from reasond_server.llm.model import ChatModel
     from reasond_server.reasoning.configuration import StrategyConfiguration
     from reasond_server.reasoning.registry import StrategyRegistry
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-    from reasond_server.types import Json, Principal, Task
-    from reasond_server.types.tasks import MeasuredChoice, TaskForm
 
 _FOR_COUNTS: Final = "x" * 28
 """As long as a nonce."""

@@ -16,17 +16,17 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.eventlog.stored.codec import detail_digest
 from reasond_server.reasoning.answer_finishing import finish_answer
 from reasond_server.reasoning.run_tools import JournaledPrograms, JournaledToolbox, TracedPrograms, TracedToolbox
-from reasond_server.reasoning.strategy_selection import preface_model
+from reasond_server.reasoning.strategy_selection import OfferedModels, preface_model
 from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
 from reasond_server.requests.task_checks import decode_task
 from reasond_server.runs.phase import OWN_ENDS, Phase, Trigger
-from reasond_server.runs.plan import PlanError, build_foreign_plan_error, make_nonces, read_work
+from reasond_server.runs.plan import Plan, PlanError, build_foreign_plan_error, make_nonces, read_work
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
-from reasond_server.strategies.strategy import RunContext, Step, Wrote
-from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.tool import NO_TOOLS
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
+from reasond_server.tools.tool import NO_TOOLS, Toolbox, ToolSource
 from reasond_server.types import (
     ExecutionStarted,
     FinishReason,
@@ -48,12 +48,7 @@ if TYPE_CHECKING:
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.store import Recovery
     from reasond_server.llm.model import ChatModel
-    from reasond_server.reasoning.strategy_selection import OfferedModels
-    from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
-    from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, StrategyConfig
-    from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.tool import Toolbox, ToolSource
     from reasond_server.types import Event, ExecutionFailure, Json, StepDetail, StrategyMetrics, Task, TextDelta
 
 REASONING: Final = "reasoning"

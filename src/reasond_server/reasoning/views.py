@@ -7,12 +7,11 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from reasond_server.reasoning.strategy_work import read_planned_task
-from reasond_server.types import CostClass, Iteration, Json, Metrics, Result
+from reasond_server.types import CostClass, Execution, Iteration, Json, LoggedEvent, Metrics, Principal, Result, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.types import Execution, LoggedEvent, Principal, Task
 
 
 @value

@@ -15,12 +15,11 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from reasond_server.errors.base import InternalError
-from reasond_server.types import CustomMetrics, CustomStep, FinishReason
+from reasond_server.types import CustomMetrics, CustomStep, FinishReason, StepDetail, StrategyMetrics
 from reasond_server.types.kinds import METRICS, STEPS, build_reader
 
 if TYPE_CHECKING:
     from reasond_server.strategies.strategy import Outcome, Step, Wrote
-    from reasond_server.types import StepDetail, StrategyMetrics
 
 
 ValueT = TypeVar("ValueT")

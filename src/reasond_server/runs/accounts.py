@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reasond_server.llm.counting.learners import can_fork
-from reasond_server.types import NOTHING, Usage
+from reasond_server.types import NOTHING, Json, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from reasond_server.llm.metered_model import MeteredModel
     from reasond_server.llm.model import TokenCounter
     from reasond_server.runs.run_journal import RunJournal
-    from reasond_server.types import Json
 
 
 @dataclass(eq=False, kw_only=True)

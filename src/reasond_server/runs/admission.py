@@ -6,16 +6,13 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from reasond_server.errors.limits import DrainingError, OverloadedError
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
-
-    from reasond_server.telemetry.observers import RunObserver
 
 
 class Releasable(Protocol):

@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.mailbox import FlushTimer, Mailbox
 from reasond_server.eventlog.sizes import estimate_size
-from reasond_server.eventlog.store import Change
+from reasond_server.eventlog.store import Change, ExecutionStore
 from reasond_server.runs.admission import build_draining_error
 from reasond_server.runs.phase import Trigger
 from reasond_server.runs.work import build_failure
-from reasond_server.types import Heartbeat, LastEvent, StreamEvent
+from reasond_server.types import Event, Execution, Heartbeat, LastEvent, LoggedEvent, StreamEvent, TextDelta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
-    from typing import Self
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
-    from reasond_server.types import Event, Execution, LoggedEvent, TextDelta
 
 # A stream whose client does not read keeps one page of a log in memory; therefore a page of large events is short.
 _FIRST_PAGE, _LARGEST_PAGE, _PAGE_BYTES = 4, 64, 128 * 1024

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.errors.reasons import build_error
-from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
-from reasond_server.types import TokenChance, ToolCall, Usage, UsageSource
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, ReasoningText, Text
+from reasond_server.types import Json, TokenChance, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.errors.base import ReasondError
-    from reasond_server.llm.model import ChatRequest, Message, ModelEvent
-    from reasond_server.types import Json
 
 VERSION = 1
 

@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import ReasondError
-from reasond_server.eventlog.leases import LeaseKeeper
+from reasond_server.eventlog.leases import LeaseKeeper, Sweep
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.plan import PlanError
 from reasond_server.runs.recorded_calls import ReplayError
-from reasond_server.runs.run_factory import build_resume_error
+from reasond_server.runs.run_factory import RunFactory, build_resume_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.leases import Sweep
     from reasond_server.eventlog.store import ExecutionStore, Lease, Recovery
     from reasond_server.runs.admission import Admission, Place, Releasable
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
     from reasond_server.runs.run_driver import Driver
-    from reasond_server.runs.run_factory import RunFactory
     from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.types import LoggedEvent
 

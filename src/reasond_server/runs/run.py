@@ -9,27 +9,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reasond_server.errors.base import InternalError, ReasondError
-from reasond_server.eventlog.log import is_gone
-from reasond_server.eventlog.mailbox import StepText
+from reasond_server.eventlog.log import RunLog, is_gone
+from reasond_server.eventlog.mailbox import StepText, Subscriber
 from reasond_server.eventlog.store import Record
 from reasond_server.runs.phase import CANCELS, Phase, Trigger, advance
-from reasond_server.runs.work import RunEnding, cancel_with
-from reasond_server.types import AnswerPlace
+from reasond_server.runs.work import RunEnding, WorkRequest, cancel_with
+from reasond_server.types import AnswerPlace, Event, Json, LastEvent, StrategySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.leases import Tenure
-    from reasond_server.eventlog.log import RunLog
-    from reasond_server.eventlog.mailbox import Subscriber
     from reasond_server.runs.accounts import Accounts
     from reasond_server.runs.admission import Place
     from reasond_server.runs.effects import Effects
     from reasond_server.runs.run_journal import RepeatedSteps, RunJournal
     from reasond_server.runs.run_trace import RunTrace
-    from reasond_server.runs.work import WorkRequest
-    from reasond_server.types import Event, Json, LastEvent, StrategySource
 
 SEGMENT_KEY = "leg::1"
 """The key of a record: the trace context of the life that suspended the execution."""

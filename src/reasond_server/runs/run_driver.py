@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import StoreFullError
-from reasond_server.eventlog.store import Change, Lease
+from reasond_server.eventlog.store import Change, ExecutionStore, Lease
 from reasond_server.runs.phase import CANCELS, LEAVES, STOP_REASONS, Phase, Trigger
 from reasond_server.runs.work import ABANDONED, RunEnding, build_error_ending, build_limit_ending, cancel_with
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
     from reasond_server.telemetry.observers import RunObserver

@@ -6,7 +6,7 @@ A run that servers in succession took over without getting further ends, because
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.eventlog.log import RunLog
 from reasond_server.eventlog.redaction import redact
-from reasond_server.eventlog.store import Record
+from reasond_server.eventlog.store import Creation, Record, Recovery
 from reasond_server.llm.metered_model import MeteredModel, TokenAccount
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
 from reasond_server.runs.call_records import CallRecorder
@@ -29,27 +29,21 @@ from reasond_server.runs.plan import (
     encode_plan,
     encode_unresumable,
 )
-from reasond_server.runs.run import SEGMENT_KEY, Run
+from reasond_server.runs.run import SEGMENT_KEY, Run, Work
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import NOTHING, ExecutionFailure, FinishReason
+from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
+from reasond_server.types import NOTHING, Event, Execution, ExecutionFailure, FinishReason, Json, TextDelta, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from reasond_server.base.clock import Clock
     from reasond_server.errors.base import ReasondError
     from reasond_server.eventlog.leases import Tenure
-    from reasond_server.eventlog.store import Creation, Recovery
     from reasond_server.eventlog.writer import LogWriter
     from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.runs.live_runs import RunnerLimits
-    from reasond_server.runs.run import Work
     from reasond_server.runs.work import WorkRequest
-    from reasond_server.telemetry.observers import WorkObserver
-    from reasond_server.types import Event, Execution, Json, TextDelta, Usage
 
 
 def measure_work(

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from reasond_server.errors.base import ReasondError
 from reasond_server.telemetry.propagation import TraceContext
 from reasond_server.telemetry.scope import Scope, current, enter
-from reasond_server.telemetry.spans import INVOKE_AGENT, INVOKE_WORKFLOW, STEP_SPAN
+from reasond_server.telemetry.spans import INVOKE_AGENT, INVOKE_WORKFLOW, STEP_SPAN, Attributes, OpenSpan, Tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.telemetry.spans import Attributes, OpenSpan, Tracing
     from reasond_server.types import Execution
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFou
 from reasond_server.errors.limits import OverloadedError, StoreUnavailableError
 from reasond_server.errors.request import RequestIdReusedError
 from reasond_server.eventlog.leases import Sweep, Tenure, sweep_nothing
-from reasond_server.eventlog.store import Creation, Lease
+from reasond_server.eventlog.store import Append, Claim, Creation, ExecutionStore, Lease
 from reasond_server.eventlog.writer import LogWriter, tell_nobody
 from reasond_server.runs.admission import Admission, Place, Releasable
 from reasond_server.runs.live_runs import LiveRuns, Load, RunnerLimits
@@ -27,19 +27,14 @@ from reasond_server.runs.recovery import Recoverer
 from reasond_server.runs.run_driver import Driver
 from reasond_server.runs.run_factory import AccountOf, Predecessor, RunFactory, no_account, no_tenure
 from reasond_server.runs.run_journal import sum_spent
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import Execution, ExecutionState
+from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
+from reasond_server.types import Execution, ExecutionState, LoggedEvent, TextDelta
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-
-    from reasond_server.eventlog.store import Append, Claim, ExecutionStore
     from reasond_server.llm.model import ChatModel
     from reasond_server.runs.run import Run, Work
     from reasond_server.runs.run_factory import PreparedRun, WorkKind
-    from reasond_server.telemetry.observers import WorkObserver
     from reasond_server.telemetry.spans import Tracing
-    from reasond_server.types import LoggedEvent, TextDelta
 
 _SHORTEST_TURN_S = 5.0
 

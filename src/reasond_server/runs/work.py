@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors.limits import StoreUnavailableError, TokenBudgetExhaustedError
 from reasond_server.errors.model import REFUSED, UNSPENT, ModelFailedError, ModelTimeoutError
 from reasond_server.errors.reasons import build_error
-from reasond_server.llm.model import CALLERS_TIME
-from reasond_server.types import Budget, ExecutionFailure, FinishReason
+from reasond_server.llm.model import CALLERS_TIME, ChatModel
+from reasond_server.types import Budget, ExecutionFailure, FinishReason, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.errors.base import ReasondError
     from reasond_server.eventlog.store import SessionClaim
-    from reasond_server.llm.model import ChatModel
-    from reasond_server.types import Usage
 
 ABANDONED: Final = "Nobody waited for the result any more."
 """A warning in the result of an execution that was cancelled because its callers had left."""

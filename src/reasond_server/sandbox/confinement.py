@@ -9,14 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from reasond_server.sandbox.sandbox import SandboxFailedError
+from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError
 from reasond_server.sandbox.scratch import NOBODY
 from reasond_server.types.repairs import SandboxLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job
     from reasond_server.sandbox.shepherd.order import Confinement
 
 WORKSPACE = "/workspace"

@@ -10,15 +10,13 @@ from __future__ import annotations
 from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
-from reasond_server.types.repairs import ResultFormat, SandboxLevel
+from reasond_server.types.repairs import ResultFormat, SandboxLevel, SourceFile
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
-
-    from reasond_server.types.repairs import SourceFile
 
 
 @value

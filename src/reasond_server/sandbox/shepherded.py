@@ -15,16 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reasond_server.sandbox.confinement import TEMPORARY, WORKSPACE, list_variables
-from reasond_server.sandbox.sandbox import JobOutcome, SandboxFailedError
-from reasond_server.sandbox.scratch import SIZE_FILE, end_marked, remove_folder
+from reasond_server.sandbox.confinement import TEMPORARY, WORKSPACE, Confiner, list_variables
+from reasond_server.sandbox.sandbox import Job, JobOutcome, SandboxFailedError
+from reasond_server.sandbox.scratch import SIZE_FILE, Scratch, end_marked, remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from reasond_server.sandbox.confinement import Confiner
-    from reasond_server.sandbox.sandbox import Job
-    from reasond_server.sandbox.scratch import Scratch
     from reasond_server.sandbox.shepherd.order import Confinement, JobReport, Order
     from reasond_server.types.repairs import SandboxLevel
 

@@ -25,18 +25,14 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from reasond_server.search.allowance import TOKENS, Cost
-from reasond_server.search.policies import Expansion, rank
-from reasond_server.search.tree import Judgement, Node, PayloadT, Verdict
+from reasond_server.search.allowance import TOKENS, Allowance, Cost
+from reasond_server.search.policies import Choice, Expansion, SearchPlan, SelectionPolicy, rank
+from reasond_server.search.tree import Candidate, Evaluator, Judgement, Node, PayloadT, Proposer, Verdict
 from reasond_server.search.waves import run_wave
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-
-    from reasond_server.search.allowance import Allowance
-    from reasond_server.search.policies import Choice, SearchPlan, SelectionPolicy
-    from reasond_server.search.tree import Candidate, Evaluator, Proposer
 
 
 ResultT = TypeVar("ResultT")

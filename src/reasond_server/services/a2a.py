@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.access.permissions import EXECUTE, READ_EXECUTIONS, READ_TURNS
-from reasond_server.errors.base import SettingsError
+from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.transcoding import describe_status
 from reasond_server.http_api.http_calls import Method, Methods, Streaming, describe_failure, read_cursor
@@ -24,17 +24,15 @@ from reasond_server.protocols.model_catalogue import ModelCatalogue
 from reasond_server.protocols.openai_errors import STATUSES
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.services.turns import DECLARATION as TURNS
-from reasond_server.types import Cursor, Principal
+from reasond_server.types import Budget, Cursor, Principal
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from reasond_server.errors.base import ReasondError
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService
-    from reasond_server.types import Budget
     from reasond_server.webhooks.task_receivers import TaskReceivers
 
 Json = Mapping[str, Any]

@@ -12,7 +12,7 @@ from reasond_server.protocols.chat.completions import Completions
 from reasond_server.protocols.document_parts import DocumentTexts
 from reasond_server.protocols.messages.message_params import MessageParams
 from reasond_server.protocols.messages.message_service import Messages
-from reasond_server.protocols.model_catalogue import ModelCatalogue
+from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
 from reasond_server.protocols.openai_endpoint import (
     CHAT_METHOD,
     COUNT_MESSAGES_METHOD,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from reasond_server.http_api.http_app import Interface
     from reasond_server.http_api.params import Params
     from reasond_server.protocols.attachments import Attachments
-    from reasond_server.protocols.model_catalogue import ModelPreset
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import Cursor, Principal

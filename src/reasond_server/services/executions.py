@@ -20,13 +20,12 @@ from reasond_server.http_api.json_mapping import (
 from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListCallsParams, ListExecutionsParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Cursor, Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(

@@ -12,13 +12,12 @@ from reasond_server.http_api.json_mapping import build_kind_json, build_result_j
 from reasond_server.http_api.params import ExecuteParams, NoParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Cursor, Principal, StreamEvent
 
 _ALIASES: Final = {f"reasoning.{strategy}": strategy for strategy in ("bounded_context", "chain_of_thought", "react")}

@@ -12,13 +12,12 @@ from reasond_server.http_api.json_mapping import build_kind_json, build_repair_v
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.repair.service.repair_service import RepairService
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.types import Cursor, Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(

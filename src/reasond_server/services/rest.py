@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.grpc_api.transcoding import REST, TranscodedRpcs, describe_status
+from reasond_server.grpc_api.transcoding import REST, TranscodedRpc, TranscodedRpcs, describe_status
 from reasond_server.http_api.http_calls import Dialect, describe_failure
 from reasond_server.http_api.rest_endpoint import REST_ROOT, RestEndpoint, Route
 from reasond_server.protocols.openai_errors import STATUSES
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from reasond_server.errors.base import ReasondError
-    from reasond_server.grpc_api.transcoding import TranscodedRpc
     from reasond_server.http_api.http_app import Interface
     from reasond_server.services.declaration import Service
 

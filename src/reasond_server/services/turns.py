@@ -21,18 +21,16 @@ from reasond_server.http_api.params import (
     TurnParams,
 )
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
 from reasond_server.turns.turn_requests import check_part
-from reasond_server.types import Cursor
+from reasond_server.types import Cursor, Principal, StreamEvent
 from reasond_server.types.turns import TurnState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from reasond_server.http_api.params import TurnStreamParams
-    from reasond_server.telemetry.observers import CallObserver
     from reasond_server.turns.turn_service import TurnService, TurnView
-    from reasond_server.types import Principal, StreamEvent
 
 DECLARATION: Final = ServiceDeclaration(
     name="reasond.v1.TurnService",

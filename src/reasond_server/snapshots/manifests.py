@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.types.repairs import FileEntry
+from reasond_server.types.repairs import FileEntry, SourceFile
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.types.repairs import SourceFile
 
 MAX_PATH_BYTES: Final = 1024
 """The longest path, in bytes of UTF-8."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.base import Violation, show
@@ -16,15 +16,13 @@ from reasond_server.snapshots.manifests import (
     digest_content,
     find_in_files,
 )
-from reasond_server.types.repairs import SourceFile
+from reasond_server.types.repairs import FileEntry, Snapshot, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
     from reasond_server.snapshots.manifests import SnapshotLimits
     from reasond_server.snapshots.snapshot_store import SnapshotStore
-    from reasond_server.types.repairs import FileEntry, Snapshot
 
 
 class SnapshotKeeper:

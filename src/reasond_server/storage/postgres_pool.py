@@ -16,12 +16,11 @@ from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError, SettingsError, show
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.storage.migration_runner import upgrade_schema
-from reasond_server.storage.revisions import TABLES, VERSION_TABLE, read_schema_state, require_current
+from reasond_server.storage.revisions import TABLES, VERSION_TABLE, SchemaState, read_schema_state, require_current
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.storage.revisions import SchemaState
 
 ResultT = TypeVar("ResultT")
 PgConnection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"

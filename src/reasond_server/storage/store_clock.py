@@ -10,13 +10,12 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.storage.transactions import NOW
+from reasond_server.storage.transactions import NOW, Job, Transactions
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from reasond_server.storage.transactions import Job, Transactions
 
 _log = logging.getLogger("reasond.storage")
 DEFAULT_HOLD_S: Final = 3600.0

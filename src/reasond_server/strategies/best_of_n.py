@@ -34,26 +34,23 @@ from reasond_server.context.scores import (
     weigh_matches,
 )
 from reasond_server.context.sections import FENCE_TOKENS
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import ReasondError, Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import ModelFinish, find_most_logprobs
+from reasond_server.llm.model import ChatModel, ModelFinish, find_most_logprobs
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
 from reasond_server.tools.programs import build_refusal
-from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep
+from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from reasond_server.context.stages import StageCalls
-    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 SAMPLE: Final = "sample"
 """The stage of a sample."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from reasond_server.context.carryover import Carryover, Compression, Summary, co
 from reasond_server.context.tags import restore
 from reasond_server.context.window_accounts import WindowAccounts
 from reasond_server.context.window_endings import EndingJudge, RepetitionGuard, WindowEnding, adds_nothing
-from reasond_server.context.window_fitting import fit_windows
+from reasond_server.context.window_fitting import FittedWindow, fit_windows
 from reasond_server.context.window_plan import (
     MAX_CHUNK_SIZE,
     MAX_SEGMENTS,
@@ -27,7 +27,7 @@ from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import ChatModel, ModelFinish, TokenCounter
 from reasond_server.strategies.strategy import (
     Outcome,
     ReasoningStrategy,
@@ -37,16 +37,12 @@ from reasond_server.strategies.strategy import (
     Temperature,
     Wrote,
 )
-from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason
+from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason, Json, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from typing import Self
 
-    from reasond_server.context.window_fitting import FittedWindow
-    from reasond_server.llm.model import ChatModel, TokenCounter
     from reasond_server.strategies.strategy import StrategyEvent
-    from reasond_server.types import Json, Task
 
 _CLIPPED = (
     "The query is longer than its share of a window: its beginning and end were shown in every window, "

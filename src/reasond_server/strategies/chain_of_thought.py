@@ -13,13 +13,12 @@ from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.types import ChainOfThoughtMetrics, CostClass, Thought
+from reasond_server.types import ChainOfThoughtMetrics, CostClass, Task, Thought
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 
 class ChainOfThoughtConfig(StrategyConfig):

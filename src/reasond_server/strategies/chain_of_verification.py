@@ -12,7 +12,7 @@ from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.final_replies import STEPS_FIRST, FinalReply, describe_silence, read_final_reply
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.stages import Shown, StageCalls, StagePrompt, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import ReasondError
@@ -21,14 +21,12 @@ from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.types import NOTHING, ChainOfVerificationMetrics, CostClass, FinishReason, StageStep
+from reasond_server.types import NOTHING, ChainOfVerificationMetrics, CostClass, FinishReason, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.stages import StageCalls, StagePrompt
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 DRAFT: Final = "draft"
 QUESTIONS: Final = "questions"

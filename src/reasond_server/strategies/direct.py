@@ -10,16 +10,14 @@ from pydantic import Field
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
 from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import Message, ModelFinish, Role, find_most_logprobs
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, Role, find_most_logprobs
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.types import CostClass, CustomMetrics, FinishReason, Thought
+from reasond_server.types import CostClass, CustomMetrics, FinishReason, Task, Thought, TokenChance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task, TokenChance
 
 _ENDS = {
     ModelFinish.STOP: FinishReason.ANSWERED,

@@ -11,19 +11,17 @@ from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.types import CostClass, FinishReason, PlanAndSolveMetrics, StageStep
+from reasond_server.types import CostClass, FinishReason, PlanAndSolveMetrics, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.context.stages import StageCalls
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 PLAN: Final = "plan"
 SOLUTION: Final = "solution"

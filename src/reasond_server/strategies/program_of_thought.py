@@ -12,22 +12,19 @@ from pydantic import Field
 
 from reasond_server.context.answers import strip_tags
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
-from reasond_server.tools.programs import MAX_OUTPUT_BYTES, build_refusal, clip_output
-from reasond_server.types import CostClass, FinishReason, ProgramOfThoughtMetrics, StageStep
+from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult, build_refusal, clip_output
+from reasond_server.types import CostClass, FinishReason, ProgramOfThoughtMetrics, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.stages import StageCalls
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.tools.programs import ProgramResult
-    from reasond_server.types import Task
 
 PROGRAM: Final = "program"
 OUTPUT: Final = "output"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.calls import LEAST_TOKENS, take_reply
+from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.final_replies import STEPS_FIRST
 from reasond_server.context.samples import (
     SAMPLES_AT_ONCE,
@@ -23,7 +23,7 @@ from reasond_server.context.samples import (
     read_sample,
 )
 from reasond_server.context.sections import FENCE_TOKENS
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.stages import Shown, StageCalls, StagePrompt, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.votes import Tally
 from reasond_server.errors.base import ReasondError
@@ -32,15 +32,12 @@ from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
-from reasond_server.types import CostClass, CustomMetrics, FinishReason, StageStep
+from reasond_server.types import CostClass, CustomMetrics, FinishReason, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-    from reasond_server.context.calls import ModelReply
-    from reasond_server.context.stages import StageCalls, StagePrompt
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 CHAIN: Final = "chain"
 """The stage of a chain of the first round."""

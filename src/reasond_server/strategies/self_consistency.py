@@ -28,19 +28,17 @@ from reasond_server.errors.base import ReasondError, Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import find_most_logprobs
+from reasond_server.llm.model import ChatModel, find_most_logprobs
 from reasond_server.search.allowance import Allowance, Cost
 from reasond_server.search.waves import follow_wave
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig
-from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, SelfConsistencyMetrics
+from reasond_server.types import AnswerVotes, CostClass, FinishReason, Sample, SelfConsistencyMetrics, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 
 NO_LOGPROBS: Final = "The model's server tells no probabilities of tokens, so every vote counts the same."

@@ -11,23 +11,20 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
-from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
-from reasond_server.context.stages import Shown, prepare_stages
+from reasond_server.context.final_replies import STEPS_FIRST, FinalReply, describe_silence, read_final_reply
+from reasond_server.context.stages import Shown, StageCalls, StagePrompt, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
-from reasond_server.types import CostClass, FinishReason, SelfRefineMetrics, StageStep
+from reasond_server.types import CostClass, FinishReason, SelfRefineMetrics, StageStep, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from reasond_server.context.final_replies import FinalReply
-    from reasond_server.context.stages import StageCalls, StagePrompt
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 DRAFT: Final = "draft"
 CRITIQUE: Final = "critique"

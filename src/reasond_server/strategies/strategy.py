@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,18 +20,13 @@ from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.errors.base import InternalError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
-from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.tool import NO_TOOLS
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
+from reasond_server.tools.tool import NO_TOOLS, Toolbox
 from reasond_server.types import Budget, CostClass, FinishReason, StepDetail, StrategyMetrics, Task
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
-    from typing import Self
-
     from reasond_server.llm.model import ChatModel
-    from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.tool import Toolbox
     from reasond_server.types import Json, TokenChance, Usage
 
 

@@ -21,7 +21,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.telemetry.observers import ProcessFacts
+from reasond_server.telemetry.observers import ProcessFacts, ServerSnapshot
 from reasond_server.telemetry.standard_metrics import add_standard_metrics
 from reasond_server.types.values import value
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from reasond_server.telemetry.meters import Meters
-    from reasond_server.telemetry.observers import ServerSnapshot
 
 _INTERVAL_S: Final = 0.25
 _PROCESS_EVERY: Final = 20

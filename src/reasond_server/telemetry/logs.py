@@ -11,18 +11,15 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from reasond_server.telemetry.scope import current
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Fields that may hold texts of callers or models are dropped from every record, also from those of libraries.
 CONTENT_FIELDS: Final = frozenset(

@@ -10,7 +10,7 @@ from reasond_server.errors.reasons import list_error_classes
 from reasond_server.telemetry.catalogue import Registry, Vocabulary
 from reasond_server.telemetry.observers import HANDOFF_OUTCOMES, TRANSPORTS, TURN_EXITS, WEBHOOK_OUTCOMES
 from reasond_server.telemetry.scope import get_current_trace
-from reasond_server.types import BoundedContextMetrics, FinishReason
+from reasond_server.types import BoundedContextMetrics, FinishReason, Savings, StrategyMetrics, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from reasond_server.telemetry.observers import ProcessFacts, ServerSnapshot
-    from reasond_server.types import Savings, StrategyMetrics, Usage
 
 
 def find_trace() -> dict[str, str] | None:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.telemetry.span_export import build_resource, open_exporter
+from reasond_server.telemetry.span_export import OtlpOptions, build_resource, open_exporter
 from reasond_server.telemetry.standard_metrics import ATTRIBUTES, STANDARD_METRICS
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Exemplar, Sample
 
     from reasond_server.telemetry.exposition import Exposition
-    from reasond_server.telemetry.span_export import OtlpOptions
 
 _STANDARD: Final = {each.exposed_name: each for each in STANDARD_METRICS}
 _INTERVAL_VARIABLE: Final = "OTEL_METRIC_EXPORT_INTERVAL"

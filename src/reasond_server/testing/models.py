@@ -15,25 +15,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, ReasoningText, Text
 from reasond_server.llm.stop_filter import StopFilter
 from reasond_server.tools.programs import ProgramResult
-from reasond_server.types import Usage
+from reasond_server.types import TokenChance, ToolCall, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
-    from typing import Self
 
     from reasond_server.errors.base import ReasondError
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
-    from reasond_server.types import TokenChance, ToolCall
 
 
 __all__ = ["FunctionModel", "FunctionPrograms", "Reply", "ScriptError", "ScriptedModel"]

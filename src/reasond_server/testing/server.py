@@ -9,14 +9,13 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from reasond_server.assembly.app import Server
+from reasond_server.assembly.app import Listening, Server
 from reasond_server.config import load
 from reasond_server.reasoning.registry import StrategyRegistry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 
-    from reasond_server.assembly.app import Listening
     from reasond_server.llm.model import ChatModel
     from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.telemetry.span_export import SpanSink

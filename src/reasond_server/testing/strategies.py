@@ -26,24 +26,20 @@ from reasond_server.errors.model import ContextExhaustedError, ModelFailedError,
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.grpc_api.reasoning_servicer import build_iteration_message, build_metrics_message
 from reasond_server.http_api.json_mapping import build_kind_json, list_trace_items
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import ChatRequest, ModelFinish
 from reasond_server.requests.payloads import require_outcome, require_step, require_wrote
-from reasond_server.strategies.strategy import Outcome, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Wrote
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
 from reasond_server.testing.models import Reply
 from reasond_server.testing.strategy_probe import NotingModel, Probe, Ran, RecordingModel, Replayer, Transcript
-from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.tool import NO_TOOLS
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
+from reasond_server.tools.tool import NO_TOOLS, ToolSource
 from reasond_server.types import Budget, CostClass, FinishReason, Iteration, Metrics, Task, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from reasond_server.llm.model import ChatRequest
-    from reasond_server.strategies.strategy import ReasoningStrategy
     from reasond_server.testing.strategy_probe import Replier
-    from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.tool import ToolSource
 
 
 _MOST_PLACES: Final = 40

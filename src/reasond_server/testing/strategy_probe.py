@@ -15,21 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from reasond_server.errors.base import ReasondError
 from reasond_server.llm.metered_model import MeteredModel
-from reasond_server.llm.model import ChatModel, WrappedModel
+from reasond_server.llm.model import ChatModel, ChatRequest, ModelEvent, WrappedModel
 from reasond_server.strategies.strategy import Outcome, RunContext, Step, Wrote
 from reasond_server.testing.models import FunctionModel, Reply
-from reasond_server.tools.programs import NO_PROGRAMS
-from reasond_server.tools.tool import NO_TOOLS
-from reasond_server.types import Budget
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
+from reasond_server.tools.tool import NO_TOOLS, ToolSource
+from reasond_server.types import Budget, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from reasond_server.llm.model import ChatRequest, ModelEvent
     from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig, StrategyEvent
-    from reasond_server.tools.programs import ProgramRunner
-    from reasond_server.tools.tool import ToolSource
-    from reasond_server.types import Task
 
     Replier = Callable[[ChatRequest], str | Reply]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,7 +14,6 @@ from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolA
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import tzinfo
 
 # ZoneInfo opens a file of this name, so a name must not be able to leave the folder of the zones.
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}")

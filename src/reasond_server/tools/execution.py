@@ -17,7 +17,7 @@ from reasond_server.base.plugins import PluginGroup
 from reasond_server.errors.base import InternalError, SettingsError, Violation, show
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ToolSpec
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, ToolObserver
 from reasond_server.tools.http_get import HttpGet
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
 from reasond_server.tools.results import (
@@ -30,14 +30,12 @@ from reasond_server.tools.results import (
     to_preview,
 )
 from reasond_server.tools.tool import TOOL_NAME, ArgumentsRefusedError, Tool, ToolContext, ToolFailedError
-from reasond_server.types import ToolResult
+from reasond_server.types import Json, ToolCall, ToolResult
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from reasond_server.telemetry.observers import ToolObserver
-    from reasond_server.types import Json, ToolCall
 
 NOT_CALLED: Final = "not_called"
 REPEATED: Final = "repeated"

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.base.proxies import find_proxy
 from reasond_server.dialects.tool_names import MOST_CHARACTERS, shorten_name
-from reasond_server.errors.base import SettingsError, show
+from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.results import NotJsonError, to_json_text
 from reasond_server.tools.schema_steps import SchemaUnusableError
-from reasond_server.tools.tool import ToolFailedError
+from reasond_server.tools.tool import Tool, ToolContext, ToolFailedError
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import mcp
     from mcp.client import Transport
 
-    from reasond_server.errors.base import Violation
-    from reasond_server.tools.tool import Tool, ToolContext
     from reasond_server.types import Json
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx2
 from mcp_types import methods
@@ -18,7 +18,6 @@ from reasond_server.errors.base import show
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from types import TracebackType
-    from typing import Self
 
     from mcp.client import Transport
     from mcp.shared.message import SessionMessage

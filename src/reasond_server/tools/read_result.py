@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
 from reasond_server.errors.base import show
 from reasond_server.llm.model import LONG_TEXT_CHARACTERS
-from reasond_server.tools.results import resolve_pointer, to_json_text
+from reasond_server.tools.results import ResultMemory, resolve_pointer, to_json_text
 from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext
-
-if TYPE_CHECKING:
-    from reasond_server.tools.results import ResultMemory
 
 READ_TOOL_RESULT: Final = "read_tool_result"
 MAX_READ_CHARACTERS: Final = 8_000

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from reasond_server.base.violations import list_violations
-from reasond_server.errors.base import InternalError, show
+from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.errors.base import Violation
     from reasond_server.llm.model import ToolSpec
     from reasond_server.types import Json, ToolCall, ToolResult
 

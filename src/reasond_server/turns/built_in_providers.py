@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.base.plugins import PluginGroup
-from reasond_server.turns.providers import require_provider
-from reasond_server.types.turns import ContextScope, ModeChange, ModelCallStep, TurnStarted
+from reasond_server.turns.providers import ContextProvider, require_provider
+from reasond_server.types.turns import ContextGoal, ContextScope, ModeChange, ModelCallStep, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, Json
-    from reasond_server.types.turns import ContextGoal
 
 SESSION_BLOCKS: Final = "session_blocks"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.step_records import PromptMemory
 from reasond_server.llm.counting.requests import count_bytes
-from reasond_server.types import ToolCall, ToolResult
+from reasond_server.types import Event, ToolCall, ToolResult
 from reasond_server.types.turns import (
     CallKind,
     ContextGoal,
@@ -27,7 +27,6 @@ from reasond_server.types.turns import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from reasond_server.types import Event
     from reasond_server.types.turns import Decision
 
 

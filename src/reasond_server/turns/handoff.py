@@ -20,16 +20,14 @@ from reasond_server.errors.turns import (
 from reasond_server.runs.recorded_calls import compute_texts_digest
 from reasond_server.tools.json_parser import read_strict_json
 from reasond_server.tools.results import escape_unseen
-from reasond_server.types import ToolResult
-from reasond_server.types.turns import CallKind, HandedOff, PendingCall, Reentered
+from reasond_server.types import ToolCall, ToolResult
+from reasond_server.types.turns import CallKind, HandedOff, PendingCall, Reentered, TurnReentry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.turns.fold import LedgerCall, TurnProgress
-    from reasond_server.types import ToolCall
-    from reasond_server.types.turns import TurnReentry
 
 _SHOWN_IDS: Final = 20
 

@@ -11,21 +11,17 @@ from reasond_server.context.reasoning_parts import PromptPart
 from reasond_server.context.step_records import WireIds
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import StoreUnavailableError
-from reasond_server.eventlog.store import ExecutionFilter
-from reasond_server.llm.model import Message, Role
-from reasond_server.turns.fold import fold
+from reasond_server.eventlog.store import ExecutionFilter, ExecutionStore
+from reasond_server.llm.model import ChatModel, Message, Role
+from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.turn_prompts import SAID, ask, list_records, read_renderings
-from reasond_server.types.turns import Rendering
+from reasond_server.types.turns import ContextItem, Rendering, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.llm.model import ChatModel
-    from reasond_server.turns.fold import TurnProgress
     from reasond_server.types import Execution
-    from reasond_server.types.turns import ContextItem, TurnStarted
 
 TURN: Final = "turn"
 """The kind of executions that are turns, and their name where other kinds name a strategy."""

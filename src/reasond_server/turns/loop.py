@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,24 +19,24 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import HandoffExpiredError
 from reasond_server.eventlog.store import Record
 from reasond_server.llm.counting.requests import count_extras
-from reasond_server.llm.model import ChatRequest, can_enforce_schema, find_image_tokens
+from reasond_server.llm.model import ChatModel, ChatRequest, ToolSpec, can_enforce_schema, find_image_tokens
 from reasond_server.reasoning.answer_finishing import cut_at_stop
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.work import RunEnding, build_error_ending
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
 from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
-from reasond_server.turns.history import write_history
+from reasond_server.turns.history import EndedTurn, write_history
 from reasond_server.turns.model_calls import CORRECTION_TOKENS, ModelCaller, ToolVotes, TurnReply
 from reasond_server.turns.next_step import CallModel, CloseCall, Finish, HandOff, RunTools, choose_step, keep_draft
-from reasond_server.turns.policy import Synthesis
+from reasond_server.turns.policy import Synthesis, TurnPolicy
 from reasond_server.turns.summaries import Summariser
 from reasond_server.turns.turn_prompts import build_context, build_inputs, log_renderings
-from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
+from reasond_server.turns.turn_tools import MODE_STATE_CHANGE, TurnTools
 from reasond_server.turns.turn_views import report_context
-from reasond_server.types import NOTHING, FinishReason, ToolResult
+from reasond_server.types import NOTHING, Event, FinishReason, Json, ToolCall, ToolResult, Usage
 from reasond_server.types.turns import (
     CallKind,
     ContextGoal,
@@ -49,22 +49,15 @@ from reasond_server.types.turns import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from reasond_server.base.clock import Clock
     from reasond_server.context.answer_schemas import SchemaCompiler
     from reasond_server.context.reasoning_parts import ContextInputs, PromptPart, ReasoningContext
     from reasond_server.llm.metered_model import MeteredModel
-    from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.runs.run import Run
-    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.turns.fold import LedgerCall, TurnProgress
-    from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.next_step import NextStep
-    from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.providers import ProvidedText, ProviderStates
-    from reasond_server.turns.turn_tools import TurnTools
-    from reasond_server.types import Event, Json, ToolCall, Usage
     from reasond_server.types.turns import ContextItem
 
 RESERVED: Final = "reserved"

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import ReplyListener
+from reasond_server.context.calls import ModelReply, ReplyListener
 from reasond_server.context.tags import TagKind
 from reasond_server.context.text_calls import (
     ACTION_RULE,
@@ -28,20 +28,17 @@ from reasond_server.dialects.reasoning_marks import may_leave_open
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError, RequestRefusedError
 from reasond_server.eventlog.store import Record
-from reasond_server.llm.model import Message, ModelFinish, Role
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, Role, TokenCounter, ToolSpec
 from reasond_server.runs.accounts import fork_counter
-from reasond_server.types import NOTHING, ToolCall, Usage, UsageSource
+from reasond_server.types import NOTHING, Json, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reasond_server.context.calls import ModelReply
     from reasond_server.context.replies import Fragment
     from reasond_server.llm.metered_model import MeteredModel
-    from reasond_server.llm.model import ChatModel, TokenCounter, ToolSpec
     from reasond_server.runs.run import Run
-    from reasond_server.types import Json
 
 
 CORRECTION_TOKENS: Final = 128

@@ -8,19 +8,17 @@ from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.turns import ToolFailedInTurnError, ToolNotRegisteredError, ToolOutcomeUnknownError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.tools.execution import describe_unknown, has_failed, read_failure
-from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis
+from reasond_server.turns.policy import OnToolFailure, OnUnknownOutcome, Synthesis, TurnPolicy
 from reasond_server.turns.turn_prompts import LAST
 from reasond_server.types import FinishReason
-from reasond_server.types.turns import CallKind, ContextGoal, LedgerState
+from reasond_server.types.turns import CallKind, ContextGoal, LedgerState, ModelCallStep
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.turns.fold import LedgerCall, TurnProgress
-    from reasond_server.turns.policy import TurnPolicy
     from reasond_server.turns.turn_tools import TurnTools
-    from reasond_server.types.turns import ModelCallStep
 
 
 @value

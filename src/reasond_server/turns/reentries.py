@@ -13,12 +13,12 @@ from reasond_server.access.permissions import require_approval
 from reasond_server.errors.base import ReasondError, RequestError, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.turns import EtagMismatchError, HandoffExpiredError, TurnNotAwaitingError, TurnNotFoundError
-from reasond_server.turns.fold import fold
+from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.handoff import check_reentry, digest_of_reentry
 from reasond_server.turns.history import TURN
 from reasond_server.turns.turn_requests import check_reentry_shape
-from reasond_server.types import FinishReason, LoggedEvent
-from reasond_server.types.turns import Reentered
+from reasond_server.types import Execution, FinishReason, LoggedEvent, Principal
+from reasond_server.types.turns import Reentered, TurnReentry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.runs.runner import Runner
     from reasond_server.telemetry.observers import TurnObserver
-    from reasond_server.turns.fold import TurnProgress
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.types import Execution, Principal
-    from reasond_server.types.turns import TurnReentry
 
 
 _ENDS_WITHIN_S: Final = 10.0

@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
-from reasond_server.context.reasoning_parts import StoredRendering
+from reasond_server.context.reasoning_parts import ContextInputs, ReasoningContext, StoredRendering
 from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.step_records import fence_observation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
-from reasond_server.llm.model import Message, ModelFinish, Role
-from reasond_server.turns.model_calls import TurnReply
+from reasond_server.llm.model import Message, ModelFinish, Role, TokenCounter
+from reasond_server.turns.model_calls import ModelCaller, TurnReply
 from reasond_server.turns.turn_prompts import log_renderings
 from reasond_server.types.turns import ContextGoal, ContextItem, ModelCallStep, Rendering
 from reasond_server.types.values import value
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from reasond_server.base.clock import Clock
-    from reasond_server.context.reasoning_parts import ContextInputs, ReasoningContext
-    from reasond_server.llm.model import TokenCounter
     from reasond_server.turns.fold import TurnProgress
-    from reasond_server.turns.model_calls import ModelCaller
     from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import ToolResult
 

@@ -14,21 +14,18 @@ from reasond_server.context.said_messages import write_said
 from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.step_records import CallRecord, ReasoningStepRecord
 from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_tools
-from reasond_server.llm.model import ImagePart, Message, Role, find_image_tokens
+from reasond_server.llm.model import ChatModel, ImagePart, Message, Role, ToolSpec, find_image_tokens
 from reasond_server.llm.wrapped_models import join_neighbours
 from reasond_server.tools.results import to_error_text
-from reasond_server.types import ToolResult
-from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering
+from reasond_server.types import HistoryMessage, ToolResult
+from reasond_server.types.turns import CallKind, ContextGoal, ContextScope, LedgerState, LoggedRendering, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.context.reasoning_parts import ContextSettings, ReasoningContext
-    from reasond_server.llm.model import ChatModel, ToolSpec
     from reasond_server.turns.fold import LedgerCall, TurnProgress
     from reasond_server.turns.providers import ProvidedText
-    from reasond_server.types import HistoryMessage
-    from reasond_server.types.turns import TurnStarted
 
 _TASK: Final = (
     "You work on the user's request, in turns with tools. The last question is the request; the ones before it were "

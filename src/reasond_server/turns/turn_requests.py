@@ -28,14 +28,13 @@ from reasond_server.requests.task_checks import (
     find_in_words,
 )
 from reasond_server.tools.json_parser import read_strict_json
-from reasond_server.turns.policy import OnUnknownOutcome
+from reasond_server.turns.policy import OnUnknownOutcome, TurnPolicy
 from reasond_server.turns.turn_tools import read_schema
 from reasond_server.types.turns import ContextScope
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import ToolResult
     from reasond_server.types.turns import ClientTool, ContextBlock, Decision, ResultPart, TurnReentry, TurnStart
 

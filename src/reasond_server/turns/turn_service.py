@@ -16,22 +16,22 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
-from reasond_server.eventlog.store import SessionClaim
-from reasond_server.executions.desk import link_rpc_to, note_concerned, read_page_token, write_page_token
-from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.eventlog.store import ExecutionStore, SessionClaim
+from reasond_server.executions.desk import ExecutionDesk, link_rpc_to, note_concerned, read_page_token, write_page_token
+from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, digest_request
 from reasond_server.runs.work import WorkRequest, build_failure
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
-from reasond_server.turns.fold import fold
-from reasond_server.turns.history import TURN, read_history
+from reasond_server.turns.fold import TurnProgress, fold
+from reasond_server.turns.history import TURN, EndedTurn, read_history
 from reasond_server.turns.reentries import Reentries, naming_turns
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn, write_conversation
-from reasond_server.turns.turn_work import TurnAssignment, TurnWork
-from reasond_server.types import Cursor
+from reasond_server.turns.turn_work import TurnAssignment, TurnKind, TurnWork
+from reasond_server.types import Cursor, Execution, ExecutionState, Principal, Session, StreamEvent
 from reasond_server.types.executions import write_headline
 from reasond_server.types.turns import HandedOff, TurnReentry, TurnStart, TurnStarted
 from reasond_server.types.values import value
@@ -40,17 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import ExecutionStore
-    from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.limits.callers import CallerLimits
     from reasond_server.runs.run import Run
     from reasond_server.runs.runner import Runner
-    from reasond_server.telemetry.observers import TurnObserver
-    from reasond_server.turns.fold import TurnProgress
-    from reasond_server.turns.history import EndedTurn
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.turns.turn_work import TurnKind
-    from reasond_server.types import Execution, ExecutionState, Principal, Session, StreamEvent
     from reasond_server.types.turns import ResultExcerpt, ResultPart, SessionView, Turn, TurnConversation, TurnResult
 
 _MOST_ATTEMPTS: Final = 10

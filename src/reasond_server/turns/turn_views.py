@@ -12,8 +12,8 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.tools.read_result import find_places
 from reasond_server.tools.results import cut_to_bytes, resolve_pointer, to_json_text
-from reasond_server.turns.fold import TurnProgress
-from reasond_server.types import ExecutionState, FinishReason
+from reasond_server.turns.fold import LedgerCall, TurnProgress
+from reasond_server.types import Execution, ExecutionState, FinishReason, Session, ToolResult
 from reasond_server.types.tasks import HistoryMessage, Speaker
 from reasond_server.types.turns import (
     CallKind,
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
     from reasond_server.eventlog.store import Recovery
     from reasond_server.telemetry.observers import TurnObserver
-    from reasond_server.turns.fold import LedgerCall
     from reasond_server.turns.history import EndedTurn
-    from reasond_server.types import Execution, Session, ToolResult
     from reasond_server.types.turns import ContextGoal, ContextItem, LedgerEntry, ResultPart, TurnStarted
 
 

@@ -16,18 +16,18 @@ from reasond_server.context.answer_schemas import SchemaCompiler
 from reasond_server.context.final_replies import parse_cut_call
 from reasond_server.context.tags import TagKind
 from reasond_server.errors.base import show
-from reasond_server.eventlog.store import SessionEnd
+from reasond_server.eventlog.store import ExecutionStore, Record, Recovery, SessionEnd
 from reasond_server.runs.phase import OWN_ENDS, Phase
-from reasond_server.runs.plan import build_foreign_plan_error, make_nonces
-from reasond_server.runs.run import AnswerDraft
+from reasond_server.runs.plan import Plan, build_foreign_plan_error, make_nonces
+from reasond_server.runs.run import AnswerDraft, Run
 from reasond_server.runs.run_journal import RepeatedSteps
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, EarlierTurns, read_history, warn_of_cut, warn_of_left_out
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED, is_sample
-from reasond_server.turns.providers import ProviderStates
+from reasond_server.turns.providers import ContextProvider, ProviderStates
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.turns.turn_views import name_exit, report_wait
 from reasond_server.types import (
@@ -58,15 +58,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import ExecutionStore, Record, Recovery
     from reasond_server.llm.model import ChatModel
-    from reasond_server.runs.plan import Plan
-    from reasond_server.runs.run import Run
     from reasond_server.runs.work import RunEnding, WorkRequest
-    from reasond_server.telemetry.observers import TurnObserver
     from reasond_server.tools.tool import ToolSource
     from reasond_server.turns.policy import TurnPolicy
-    from reasond_server.turns.providers import ContextProvider
     from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
 
 _CUT: Final = "cut"

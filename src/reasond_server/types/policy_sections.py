@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, PlainValidator, StringConstraints
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, PlainValidator, StringConstraints
 
 if TYPE_CHECKING:
-    from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
 ValueT = TypeVar("ValueT")

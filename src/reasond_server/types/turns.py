@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from reasond_server.types.executions import NOT_RECORDED, Event, ExecutionFailure, FinishReason, LastEvent, TextDelta
 from reasond_server.types.kinds import EVENTS, FieldOptions, JsonText, Word
 from reasond_server.types.steps import ToolCall, ToolResult
 from reasond_server.types.tasks import Budget, HistoryMessage, Image
 from reasond_server.types.usage import NOTHING, Usage
-from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from reasond_server.types.values import Json
+from reasond_server.types.values import Json, value
 
 
 @value

@@ -13,9 +13,9 @@ from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
 from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
-from reasond_server.webhooks.parcels import Parcel
+from reasond_server.webhooks.parcels import Packer, Parcel, Render
 from reasond_server.webhooks.webhook_messages import build_budget_notices, build_headers
-from reasond_server.webhooks.webhook_policy import Form, decode_secret
+from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, WebhookPolicy, decode_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from reasond_server.telemetry.observers import WebhookObserver
     from reasond_server.tools.address_checks import Resolve
     from reasond_server.webhooks.outbox import Letter, Outbox
-    from reasond_server.webhooks.parcels import Packer, Render
-    from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookPolicy
 
 _log = logging.getLogger("reasond.webhooks")
 _LOOK_S: Final = 1.0

@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
-from reasond_server.eventlog.store import Notice
-from reasond_server.types import ExecutionState, LoggedEvent
+from reasond_server.eventlog.store import Append, Notice
+from reasond_server.types import Execution, ExecutionState, LoggedEvent
 from reasond_server.types.turns import HandedOff
 from reasond_server.webhooks.task_receivers import TASKS
-from reasond_server.webhooks.webhook_policy import Form, Happening
+from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, Happening
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from reasond_server.eventlog.store import Append
-    from reasond_server.types import Execution
-    from reasond_server.webhooks.webhook_policy import EndpointPolicy
 
 Endpoints = Mapping[str, "EndpointPolicy"]
 _OPENAI_WIRE = "openai"

@@ -6,11 +6,11 @@ import contextlib
 import json
 import mimetypes
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import typer
 
-from reasond import Budget
+from reasond import Budget, Client, ReasoningStream, ReasonIterationsResponse
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.options import (
     MOST_COUNT,
@@ -34,11 +34,6 @@ from reasond_server.documents.documents import (
     read_document,
 )
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
-
-    from reasond import Client, ReasoningStream, ReasonIterationsResponse
 
 app = typer.Typer(rich_markup_mode=None)
 

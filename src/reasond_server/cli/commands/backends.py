@@ -14,13 +14,12 @@ from reasond_server.cli.model_servers import examine, format_section, name_secti
 from reasond_server.cli.options import AsJson, Config, Environ, command, describe_source
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, fit_line, sanitize, write
-from reasond_server.config import choose_provider, load
+from reasond_server.config import LoadedSettings, choose_provider, load
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from reasond_server.config import LoadedSettings
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.probes import Report
 

@@ -21,10 +21,10 @@ from reasond_server.cli.options import Config, Environ, command, describe_source
 from reasond_server.cli.outcome import ExitCode
 from reasond_server.cli.startup_checks import require_startable
 from reasond_server.cli.terminal import sanitize, write
-from reasond_server.config import choose_provider, load
+from reasond_server.config import Settings, choose_provider, load
 from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.reasoning.registry import STRATEGIES
-from reasond_server.sandbox.sandbox import Job, SandboxFailedError
+from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError
 from reasond_server.tools.mcp import describe_server, examine_server
 from reasond_server.types.repairs import SandboxLevel
 from reasond_server.types.values import value
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.config import Settings
     from reasond_server.sandbox.levels import OpenedSandbox
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self, TextIO
 
 import typer
 
@@ -16,7 +16,7 @@ from reasond_server.cli.options import MOST_COUNT, SHORTEST_S, Environ, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
 from reasond_server.cli.terminal import choose_stream, fit_line, make_console, sanitize, write
 from reasond_server.evaluation.graders import Graders, ModelJudge
-from reasond_server.evaluation.items import Grader, read_items
+from reasond_server.evaluation.items import Grader, Item, read_items
 from reasond_server.evaluation.report import (
     build_report,
     choose,
@@ -34,17 +34,14 @@ from reasond_server.evaluation.trials import (
     read_way,
     require_different,
 )
-from reasond_server.tools.programs import NO_PROGRAMS
+from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-    from typing import TextIO
 
-    from reasond_server.evaluation.items import Item
     from reasond_server.evaluation.report import EvalReport, Row
     from reasond_server.evaluation.trials import StrategySetup, Trial
-    from reasond_server.tools.programs import ProgramRunner
 
 _EVERY_S: Final = 5.0
 _SHOWN_WRONG: Final = 5

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reasond import ExecutionState, FollowExecutionResponse, TraceView
+from reasond import Execution, ExecutionState, FollowExecutionResponse, GetExecutionResponse, TraceView
 from reasond_server.cli.connection import ConnectionOptions, connect, format_json
 from reasond_server.cli.options import MOST_COUNT, AsEvents, AsJson, Environ, Timeout, Verbose, command
 from reasond_server.cli.outcome import ExitCode, usage_error, warn
@@ -22,7 +22,6 @@ from reasond_server.cli.terminal import choose_stream, describe_state, fit_line,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from reasond import Execution, GetExecutionResponse
 
 app = typer.Typer(rich_markup_mode=None)
 executions = typer.Typer(rich_markup_mode=None, no_args_is_help=True)

@@ -15,7 +15,7 @@ from reasond_server.assembly.verifiers import build_api_key
 from reasond_server.cli.options import AsJson, Config, Environ, command, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import escape_controls, sanitize, write
-from reasond_server.config import load
+from reasond_server.config import LoadedSettings, load
 from reasond_server.config.api_key_file import ApiKeyRow, changing, read_api_keys
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.base import show as show_value
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from reasond_server.config import LoadedSettings
 
 app = typer.Typer(rich_markup_mode=None)
 keys = typer.Typer(rich_markup_mode=None, no_args_is_help=True)

@@ -13,13 +13,12 @@ import typer
 from reasond_server.cli.options import Config, Environ, command
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.cli.processes import write_logs
-from reasond_server.config import load
+from reasond_server.config import LoadedSettings, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reasond_server.assembly.app import Server
-    from reasond_server.config import LoadedSettings
 
 app = typer.Typer(rich_markup_mode=None)
 

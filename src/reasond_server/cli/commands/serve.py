@@ -30,14 +30,13 @@ from reasond_server.cli.processes import (
     write_logs,
 )
 from reasond_server.cli.terminal import choose_stream, write
-from reasond_server.config import load, require_servable
+from reasond_server.config import LoadedSettings, Settings, load, require_servable
 from reasond_server.errors.base import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from reasond_server.base.addresses import Listening
-    from reasond_server.config import LoadedSettings, Settings
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -15,14 +15,13 @@ from reasond_server.assembly.verifiers import build_minter, read_signing_key
 from reasond_server.cli.options import Config, Environ, command, parse_lifetime
 from reasond_server.cli.outcome import CommandError, ExitCode, warn
 from reasond_server.cli.terminal import write
-from reasond_server.config import load
+from reasond_server.config import AuthKey, load
 from reasond_server.errors.request import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reasond_server.access.token_keys import SigningKey
-    from reasond_server.config import AuthKey
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from reasond_server.cli.terminal import (
     crop_line,
@@ -24,7 +24,6 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import TextIO
 
     from rich.console import RenderableType
     from rich.live import Live

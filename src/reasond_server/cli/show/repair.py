@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.cli.show.live import Display, count_to
+from reasond_server.cli.show.live import Display, Line, LiveConsole, ShownProgress, count_to
 from reasond_server.cli.terminal import fit_line, format_seconds, get_enum_name, get_seconds, sanitize
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         ValidationStep,
         VoteStep,
     )
-    from reasond_server.cli.show.live import Line, LiveConsole, ShownProgress
 
 _NOTE_WIDTH: Final = 160
 _MOST_TESTS: Final = 3

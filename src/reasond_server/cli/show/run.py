@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from reasond_server.base.plugins import list_built_in
 from reasond_server.cli.outcome import ExitCode, warn
 from reasond_server.cli.show.figures import describe_end, get_finish_reason, has_own_words, summarize
-from reasond_server.cli.show.live import MOST_LINES, Display, ShownProgress, count_to, render_bar
+from reasond_server.cli.show.live import MOST_LINES, Display, LiveConsole, ShownProgress, count_to, render_bar
 from reasond_server.cli.terminal import (
     count_columns,
     fit_line,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         ToolResult,
         TreeStep,
     )
-    from reasond_server.cli.show.live import LiveConsole
     from reasond_server.strategies.strategy import StrategyConfig
 
 _ENDINGS: Final[Mapping[str, tuple[ExitCode, str]]] = MappingProxyType(

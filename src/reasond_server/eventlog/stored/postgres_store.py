@@ -17,7 +17,7 @@ from reasond_server.eventlog.contract import (
     may_repeat,
     may_wake,
 )
-from reasond_server.eventlog.quotas import UNBOUNDED
+from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
@@ -42,17 +42,15 @@ from reasond_server.eventlog.stored.rows import (
     waking_columns,
 )
 from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, SqlExecutionStore, TenantRooms
-from reasond_server.storage.transactions import NOW, PostgresTransactions, bind, fetch, perform_job
+from reasond_server.storage.transactions import NOW, Job, PostgresTransactions, Values, bind, fetch, perform_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
     from reasond_server.storage.postgres_pool import PgConnection, PostgresPool
-    from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import Execution, LoggedEvent
 
 _OPEN = frozenset({"running", "suspended"})

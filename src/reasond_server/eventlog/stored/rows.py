@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.eventlog.contract import Head, find_refusal, select_events
-from reasond_server.eventlog.store import Record, Recovery
+from reasond_server.eventlog.store import Append, Notice, Record, Recovery
 from reasond_server.eventlog.stored.codec import (
     LaterVersionError,
     decode_event,
@@ -23,9 +23,7 @@ from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
-    from reasond_server.eventlog.store import Append, Notice
 
 _log = logging.getLogger("reasond.executions")
 # With leases of 15 s this takes about half an hour.

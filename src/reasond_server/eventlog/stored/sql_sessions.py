@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.contract import build_leased_error, build_session_not_found_error, require_entry
 from reasond_server.eventlog.stored.codec import decode_state
-from reasond_server.eventlog.stored.rows import is_storable
-from reasond_server.eventlog.stored.sql_store import CLAIMED, EXISTS
+from reasond_server.eventlog.stored.rows import PartRow, is_storable
+from reasond_server.eventlog.stored.sql_store import CLAIMED, EXISTS, Database
 from reasond_server.types import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from reasond_server.eventlog.store import Claim, SessionClaim
-    from reasond_server.eventlog.stored.rows import PartRow
-    from reasond_server.eventlog.stored.sql_store import Database
     from reasond_server.storage.transactions import Job, Rows, Values
 
 _COUNT_SUSPENDED: Final = "SELECT count(*) FROM executions WHERE state = 'suspended' AND kind = :kind"

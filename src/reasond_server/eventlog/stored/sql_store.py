@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reasond_server.errors.base import InternalError
 from reasond_server.eventlog.contract import Watchers, build_expired_error, build_not_found_error, require_same_session
-from reasond_server.eventlog.store import Change, Checkpoint, Claim, Record
+from reasond_server.eventlog.store import Change, Checkpoint, Claim, ExecutionFilter, Lease, Record, SessionClaim
 from reasond_server.eventlog.stored.codec import decode_event, encode_execution
 from reasond_server.eventlog.stored.rows import decode_kept, execution_columns, is_storable, require_storable
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.eventlog.quotas import TenantQuota
-    from reasond_server.eventlog.store import ExecutionFilter, Lease, SessionClaim
     from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import Execution, LoggedEvent
 

@@ -17,7 +17,7 @@ from reasond_server.eventlog.contract import (
     may_repeat,
     may_wake,
 )
-from reasond_server.eventlog.quotas import UNBOUNDED
+from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
@@ -42,19 +42,16 @@ from reasond_server.eventlog.stored.rows import (
 from reasond_server.eventlog.stored.sql_store import SqlExecutionStore, TenantRooms
 from reasond_server.eventlog.stored.sqlite_clearing import ClearedFile
 from reasond_server.storage.sqlite_memory import SqliteMemory
-from reasond_server.storage.transactions import run_job
-from reasond_server.types import ExecutionState
+from reasond_server.storage.transactions import Job, SqliteDatabase, Values, run_job
+from reasond_server.types import Execution, ExecutionState, LoggedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.eventlog.quotas import TenantQuota
     from reasond_server.eventlog.store import Append, Lease, Recovery, SessionClaim, SessionStore, StoreRoom
     from reasond_server.eventlog.stored.rows import PartRow
-    from reasond_server.storage.transactions import Job, SqliteDatabase, Values
-    from reasond_server.types import Execution, LoggedEvent
 
 _CREATE = """
 INSERT INTO executions (tenant, execution_id, body, state, strategy, finish_reason, create_time, expire_time, version,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from reasond_server.llm.model import LONG_TEXT_CHARACTERS
+from reasond_server.llm.model import LONG_TEXT_CHARACTERS, ChatRequest, Message, TokenCounter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.llm.model import ChatRequest, Message, TokenCounter
     from reasond_server.types import ToolCall
 
 

@@ -28,7 +28,7 @@ from reasond_server.errors.base import SettingsError, show
 from reasond_server.errors.model import ModelProtocolError, ModelUnavailableError
 from reasond_server.llm.counting.estimates import ByteCounter, EstimatingCounter
 from reasond_server.llm.counting.learners import TemplateAllowance
-from reasond_server.llm.model import PIECE_CHARACTERS
+from reasond_server.llm.model import PIECE_CHARACTERS, Message, TokenCounter
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import tiktoken
     from tokenizers import Tokenizer
 
-    from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.types import Json
 
 

@@ -23,21 +23,19 @@ from reasond_server.llm.model import CALLERS_TIME, Finished, ModelFinish, Reason
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.json_values import parse_json
-from reasond_server.llm.openai.protocol import AnswerEnd, UpstreamReportError
+from reasond_server.llm.openai.protocol import AnswerEnd, Decoder, UpstreamReportError
 from reasond_server.llm.openai.sse import ServerEvent, SseReader
 from reasond_server.llm.openai.usage_reports import settle_usage
 from reasond_server.llm.stop_filter import StopFilter
-from reasond_server.types import ToolCall, UsageSource
+from reasond_server.types import ToolCall, Usage, UsageSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
-    from reasond_server.llm.openai.protocol import Decoder
     from reasond_server.llm.openai.transport import Upstream
     from reasond_server.telemetry.observers import BackendObserver
-    from reasond_server.types import Usage
 
 
 _LINGER_FOR_USAGE_S = 2.0

@@ -17,7 +17,7 @@ from reasond_server.dialects.native_calls import NativeCalls, read_failed_call, 
 from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
 from reasond_server.dialects.stream_forms import is_error_report
 from reasond_server.dialects.usage_forms import find_usages, merge_reports, read_report
-from reasond_server.llm.model import Message, ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.model import ChatRequest, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import parse_json, parse_object, write_data_url, write_texts
 from reasond_server.llm.openai.protocol import (
     TOOL_CHOICES,
@@ -28,15 +28,13 @@ from reasond_server.llm.openai.protocol import (
     split_content,
 )
 from reasond_server.llm.openai.usage_reports import build_usage
-from reasond_server.llm.profiles import SchemaLevel
+from reasond_server.llm.profiles import ModelProfile, SchemaLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from reasond_server.llm.model import ChatRequest
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.openai.protocol import Decoder
-    from reasond_server.llm.profiles import ModelProfile
     from reasond_server.types import TokenChance, ToolCall
 
 

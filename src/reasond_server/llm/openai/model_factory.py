@@ -16,21 +16,19 @@ from reasond_server.errors.base import SettingsError, show
 from reasond_server.errors.model import ContextExhaustedError, ModelError
 from reasond_server.llm.counting import EstimatingCounter, choose_counter
 from reasond_server.llm.counting.tokenizers import TiktokenCounter, find_ranks
-from reasond_server.llm.model import ChatRequest
+from reasond_server.llm.model import ChatRequest, Message, TokenCounter
 from reasond_server.llm.openai.chat import ChatCompletions, build_messages
 from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from reasond_server.llm.model import Message, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.telemetry.observers import BackendObserver
 
 _counting_log = logging.getLogger("reasond.llm.counting")
 

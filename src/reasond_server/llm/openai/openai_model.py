@@ -9,7 +9,7 @@ from itertools import count as counted
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.model import ContextExhaustedError, ModelError, ModelUnavailableError
-from reasond_server.llm.model import Finished
+from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, TokenCounter
 from reasond_server.llm.openai import faults
 from reasond_server.llm.openai.answer import (
     AnswerReader,
@@ -20,10 +20,10 @@ from reasond_server.llm.openai.answer import (
     build_wait_fault,
 )
 from reasond_server.llm.openai.faults import UpstreamFaultError
-from reasond_server.llm.openai.protocol import shorten_names
+from reasond_server.llm.openai.protocol import Body, WireProtocol, shorten_names
 from reasond_server.llm.openai.retries import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.llm.profiles import SchemaLevel
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver
 from reasond_server.telemetry.scope import note_retry
 from reasond_server.types import ToolCall
 from reasond_server.types.values import value
@@ -32,12 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from types import TracebackType
 
-    from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.llm.openai.protocol import Body, WireProtocol
     from reasond_server.llm.openai.retries import BreakerPermit, BreakerState
     from reasond_server.llm.openai.transport import OpenAITransport
-    from reasond_server.telemetry.observers import BackendObserver
     from reasond_server.types.usage import Price
 
 _log = logging.getLogger("reasond.llm")

@@ -16,7 +16,7 @@ from reasond_server.dialects.window_errors import is_starved, read_too_long
 from reasond_server.errors.access import AccessError, PermissionMissingError
 from reasond_server.errors.base import SettingsError
 from reasond_server.errors.model import ModelError, ModelFailedError
-from reasond_server.llm.openai.probe_calls import ProbeClient
+from reasond_server.llm.openai.probe_calls import ProbeClient, ProbeReply
 from reasond_server.llm.profiles import LimitField, SchemaLevel, find_differences, find_profile, is_hosted, merge
 from reasond_server.types.values import value
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.llm.openai.probe_calls import ProbeReply
     from reasond_server.llm.profiles import ModelProfile
 
 DEFAULT_LIMIT_S = 20.0

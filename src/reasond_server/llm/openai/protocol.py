@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from reasond_server.dialects.tool_names import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import show
-from reasond_server.llm.model import ReasoningText, Text, ToolSpec
-from reasond_server.types import ToolCall
+from reasond_server.llm.model import ChatRequest, ModelFinish, ReasoningText, Text, ToolSpec
+from reasond_server.types import TokenChance, ToolCall, Usage
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from reasond_server.dialects.reasoning_marks import MarkReader
-    from reasond_server.llm.model import ChatRequest, ModelFinish
     from reasond_server.llm.openai.backend_options import BackendOptions
     from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import TokenChance, Usage
 
 _Named = TypeVar("_Named", ToolSpec, ToolCall)
 

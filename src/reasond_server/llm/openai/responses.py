@@ -14,7 +14,7 @@ from reasond_server.dialects.reasoning_marks import MarkReader
 from reasond_server.dialects.usage_forms import read_report
 from reasond_server.errors.base import show
 from reasond_server.errors.model import ModelProtocolError
-from reasond_server.llm.model import ModelFinish, ReasoningText, Role, Text
+from reasond_server.llm.model import ChatRequest, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import is_object, parse_object, write_data_url
 from reasond_server.llm.openai.protocol import (
     TOOL_CHOICES,
@@ -26,16 +26,13 @@ from reasond_server.llm.openai.protocol import (
     split_content,
 )
 from reasond_server.llm.openai.usage_reports import build_usage
-from reasond_server.llm.profiles import SchemaLevel
-from reasond_server.types import ToolCall
+from reasond_server.llm.profiles import ModelProfile, SchemaLevel
+from reasond_server.types import ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from reasond_server.llm.model import ChatRequest, Message
     from reasond_server.llm.openai.backend_options import BackendOptions
-    from reasond_server.llm.profiles import ModelProfile
-    from reasond_server.types import Usage
 
 
 _SCHEMA_NAME = "answer"

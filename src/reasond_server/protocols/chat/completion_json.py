@@ -9,15 +9,13 @@ from pydantic_core import to_json
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import BETWEEN
 from reasond_server.protocols.custom_tools import read_text
-from reasond_server.protocols.followed_runs import write_usage
-from reasond_server.types import FinishReason
+from reasond_server.protocols.followed_runs import FollowedRun, write_usage
+from reasond_server.types import FinishReason, StreamEvent, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
     from datetime import datetime
 
-    from reasond_server.protocols.followed_runs import FollowedRun
-    from reasond_server.types import StreamEvent, ToolCall, Usage
 
 _LENGTH: Final = "length"
 _FINISHES: Final = {

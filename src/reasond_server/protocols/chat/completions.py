@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reasond_server.base.asyncio_tasks import interleave
 from reasond_server.llm.model import find_image_tokens
-from reasond_server.protocols.chat.chat_params import read_chat
+from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams, read_chat
 from reasond_server.protocols.chat.completion_json import (
     ChoiceFrames,
     ChunkFrames,
@@ -29,19 +29,17 @@ from reasond_server.protocols.custom_tools import find_custom_names
 from reasond_server.protocols.followed_runs import FollowedRun, keep_reasoning, write_usage
 from reasond_server.protocols.live_answers import AnswerTeller
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
-from reasond_server.types import NOTHING, Heartbeat, Task
+from reasond_server.types import NOTHING, Cursor, Heartbeat, Principal, Task
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from reasond_server.protocols.asked_runs import AskedRuns
-    from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
     from reasond_server.protocols.document_parts import DocumentTexts
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.types import Cursor, Principal
 
 
 class Completions:

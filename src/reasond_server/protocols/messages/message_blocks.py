@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import to_json
 
 from reasond_server.errors.base import show
-from reasond_server.protocols.conversations import ConversationBuilder
+from reasond_server.protocols.conversations import ConversationBuilder, Dialogue
 from reasond_server.protocols.message_parts import read_content
 from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.types import ToolCall
@@ -17,7 +17,6 @@ from reasond_server.types import ToolCall
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.protocols.conversations import Dialogue
 
 # Tuples, because a client may send a list in the place of a name.
 _SHOWN: Final = ("text", "image", "document", "search_result")

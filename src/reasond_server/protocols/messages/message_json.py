@@ -8,13 +8,12 @@ from pydantic_core import from_json, to_json
 
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.sealed_reasoning import seal
-from reasond_server.types import FinishReason
+from reasond_server.types import FinishReason, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from reasond_server.protocols.followed_runs import FollowedRun
-    from reasond_server.types import ToolCall, Usage
 
 _STOPS: Final = {
     FinishReason.ANSWERED: "end_turn",

@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.http_api.params import Whole  # noqa: TC001 - pydantic reads it
-from reasond_server.protocols.conversations import BETWEEN, find_question
+from reasond_server.protocols.conversations import BETWEEN, Dialogue, LastMessage, find_question
 from reasond_server.protocols.messages.message_blocks import read_messages, read_system
 from reasond_server.protocols.openai_requests import (
     OfferedTools,
@@ -26,7 +26,6 @@ from reasond_server.protocols.wire_params import WireParams
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.protocols.conversations import Dialogue, LastMessage
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
 

@@ -22,9 +22,9 @@ from reasond_server.protocols.messages.message_json import (
     describe_end,
     describe_message,
 )
-from reasond_server.protocols.messages.message_params import read_message_request
-from reasond_server.protocols.openai_requests import write_input
-from reasond_server.types import Heartbeat
+from reasond_server.protocols.messages.message_params import MessageParams, read_message_request
+from reasond_server.protocols.openai_requests import Asked, write_input
+from reasond_server.types import Cursor, Heartbeat, Principal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -35,10 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.attachments import Attachments
     from reasond_server.protocols.chat.chat_params import ModelParams
     from reasond_server.protocols.document_parts import DocumentTexts
-    from reasond_server.protocols.messages.message_params import MessageParams
     from reasond_server.protocols.model_catalogue import ModelCatalogue
-    from reasond_server.protocols.openai_requests import Asked
-    from reasond_server.types import Cursor, Principal
 
 
 class Messages:

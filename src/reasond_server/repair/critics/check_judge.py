@@ -16,10 +16,10 @@ from reasond_server.repair.edits.python_sources import is_python
 from reasond_server.repair.results.baseline import CheckRuns, conclude_baseline, needs_more_runs
 from reasond_server.repair.results.check_runner import CheckRunner
 from reasond_server.repair.results.gate import apply_rulings, compare_with_baseline, counts, judge_candidate
-from reasond_server.repair.results.outcomes import read_outcome, write_outcome
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique, read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types.repairs import CheckRole, CheckStatus, ResultFormat
+from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
+from reasond_server.types.repairs import Check, CheckRole, CheckStatus, Finding, ResultFormat, SourceFile
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
     from reasond_server.repair.critics.code_reviews import Perform
     from reasond_server.repair.critics.critic_port import Critic
-    from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, SourceTree
-    from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types.repairs import Check, Finding, SourceFile
 
 ResultT = TypeVar("ResultT")
 CHECK: Final = "check"

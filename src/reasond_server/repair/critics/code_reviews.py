@@ -8,13 +8,12 @@ import json
 import logging
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.repair.critics.critic_port import BUILT_IN_CRITICS, find_left, find_new, require_findings
+from reasond_server.repair.critics.critic_port import BUILT_IN_CRITICS, Critic, find_left, find_new, require_findings
 from reasond_server.repair.results.outcomes import read_findings, write_findings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from reasond_server.repair.critics.critic_port import Critic
     from reasond_server.types.repairs import Finding, SourceFile
 
     Perform = Callable[[str, str, Callable[[], Awaitable[str]]], Awaitable[str]]

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from reasond_server.base.plugins import PLUGIN_NAME, PluginGroup
 from reasond_server.errors.base import InternalError
-from reasond_server.types.repairs import Finding, Severity
+from reasond_server.types.repairs import Finding, Severity, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from reasond_server.types.repairs import SourceFile
 
 BUILT_IN_CRITICS: Final = ("lint", "tampering")
 """Names that packages cannot take."""

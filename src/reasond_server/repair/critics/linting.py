@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.repair.edits.python_sources import is_python
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Job, SandboxFailedError, SandboxLimits
-from reasond_server.types.repairs import Finding, Severity
+from reasond_server.types.repairs import Finding, Severity, SourceFile
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Collection, Mapping, Sequence
 
     from reasond_server.sandbox.sandbox import Sandbox, SourceTree
-    from reasond_server.types.repairs import SourceFile
 
 LINT: Final = "lint"
 """Name of this critic."""

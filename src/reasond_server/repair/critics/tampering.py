@@ -15,12 +15,10 @@ from reasond_server.repair.critics.known_cases import find_known_cases
 from reasond_server.repair.edits.protection import is_protected_by_default
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.repair.results.gate import TAMPERING
-from reasond_server.types.repairs import Finding, Severity
+from reasond_server.types.repairs import Finding, Severity, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from reasond_server.types.repairs import SourceFile
 
     Sign = tuple[str, Severity, str]
     """Rule, severity and message."""

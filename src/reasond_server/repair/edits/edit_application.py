@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import show
-from reasond_server.repair.edits.anchors import MOST_COUNTED, find_places
+from reasond_server.repair.edits.anchors import MOST_COUNTED, AnchorPlace, find_places
 from reasond_server.repair.edits.edit_parser import (
     CandidateSolution,
     list_candidates,
@@ -28,7 +28,6 @@ from reasond_server.snapshots.manifests import find_collisions, find_problems
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from reasond_server.repair.edits.anchors import AnchorPlace
     from reasond_server.types.repairs import SourceFile
 
 __all__ = [

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import CheckUnusableError, NotReproducedError
 from reasond_server.repair.results.gate import counts, find_flaky
-from reasond_server.repair.results.outcomes import Baseline
-from reasond_server.types.repairs import CheckRole, CheckStatus, TestOutcome
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
+from reasond_server.types.repairs import Check, CheckRole, CheckStatus, TestOutcome
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from reasond_server.repair.results.outcomes import CheckOutcome
-    from reasond_server.types.repairs import Check
 
 _NOT_EXECUTABLE: Final = (126, 127)
 _FIRST_SIGNAL: Final = 128

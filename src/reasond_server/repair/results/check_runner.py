@@ -13,14 +13,13 @@ from reasond_server.repair.results.outcomes import CheckOutcome
 from reasond_server.repair.results.reported_tests import UnreadableResultError, escape_text, write_output
 from reasond_server.repair.results.result_parser import CheckResults, read_results
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
-from reasond_server.types.repairs import CheckStatus, ResultFormat, TestOutcome
+from reasond_server.types.repairs import Check, CheckStatus, ResultFormat, TestOutcome
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
     from reasond_server.sandbox.sandbox import ExecutionEnvironment, JobOutcome, Sandbox, SandboxLimits, SourceTree
-    from reasond_server.types.repairs import Check
 
 MAX_TIMEOUT_S: Final = 300.0
 """Longest limit of a check that the server derives itself."""

@@ -12,14 +12,13 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from reasond_server.repair.results.outcomes import Critique
+from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
 from reasond_server.repair.results.reported_tests import AS_A_WHOLE, MAX_EVIDENCE_BYTES, escape_text, shorten
 from reasond_server.types.repairs import CandidateVerdict, CheckReport, CheckRole, CheckStatus, Severity, TestOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
     from reasond_server.types.repairs import Finding
 
 

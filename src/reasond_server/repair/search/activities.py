@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from reasond_server.repair.search.prompts import PreviousCandidate
-from reasond_server.types import NOTHING, Usage
+from reasond_server.types import NOTHING, Json, Usage
 from reasond_server.types.repairs import CandidateStatus
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.types import Json
 
 
 @value

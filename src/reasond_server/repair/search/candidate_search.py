@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.results.gate import counts
-from reasond_server.repair.results.outcomes import MOST_RUNS, Critique
-from reasond_server.repair.search.activities import CandidateOrder
+from reasond_server.repair.results.outcomes import MOST_RUNS, Baseline, Critique
+from reasond_server.repair.search.activities import CandidateOrder, RepairActivities, RepairCandidate
 from reasond_server.repair.search.prompts import PreviousCandidate
 from reasond_server.search.allowance import Cost
 from reasond_server.search.policies import BeamSelection, Choice, SearchPlan, UctSelection, Widening, rank
-from reasond_server.search.tree import ROOT_ID, Candidate, Judgement, Proposals, Verdict, build_root
+from reasond_server.search.tree import ROOT_ID, Candidate, Judgement, Node, Proposals, Verdict, build_root
 from reasond_server.search.waves import run_wave
 from reasond_server.types import Event
 from reasond_server.types.repairs import CandidateStatus, CandidateVerdict, CheckRole, RepairSearch
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from reasond_server.repair.results.outcomes import Baseline
-    from reasond_server.repair.search.activities import RepairActivities, RepairCandidate
     from reasond_server.repair.search.repair_policy import RepairParameters
     from reasond_server.search.policies import Expansion, SelectionPolicy
-    from reasond_server.search.tree import Node
 
 CANDIDATES: Final = "candidates"
 CHECKS: Final = "checks"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.calls import ReplyListener, bound_prompt, count_prompt, run_by_size
+from reasond_server.context.calls import ModelReply, ReplyListener, bound_prompt, count_prompt, run_by_size
 from reasond_server.context.scores import read_points
 from reasond_server.context.sections import fence
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import ACTION_RULE, UnreadableActionError, read_action
 from reasond_server.errors.model import ContentFilteredError, ContextExhaustedError
-from reasond_server.llm.model import Message, ModelFinish, Role
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, Role
 from reasond_server.repair.edits.edit_application import EditError, apply_edits, list_candidates, read_reply
 from reasond_server.repair.edits.patches import PatchError, make_patch
 from reasond_server.repair.edits.python_sources import compute_code_key
@@ -24,21 +24,17 @@ from reasond_server.repair.search.look_ups import MOST_LOOK_UPS, look_up
 from reasond_server.repair.search.prompts import RepairPrompts, ShownFiles, choose_files, leave_out_held_out
 from reasond_server.repair.search.repair_spans import trace_generation
 from reasond_server.search.tree import compute_content_key
-from reasond_server.types import NOTHING
-from reasond_server.types.repairs import CandidateStatus
+from reasond_server.types import NOTHING, Usage
+from reasond_server.types.repairs import CandidateStatus, RepairTask, SourceFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from reasond_server.base.clock import Clock
-    from reasond_server.context.calls import ModelReply
-    from reasond_server.llm.model import ChatModel
     from reasond_server.repair.results.outcomes import Baseline
     from reasond_server.repair.search.repair_policy import RepairParameters
     from reasond_server.repair.search.repair_site import RepairSite
-    from reasond_server.types import Usage
-    from reasond_server.types.repairs import RepairTask, SourceFile
 
 _UNKNOWN_WINDOW: Final = 32_768
 """Tokens of the window where the model does not tell its own."""

@@ -11,13 +11,13 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelError
 from reasond_server.repair.results.gate import rate_findings
 from reasond_server.repair.results.outcomes import Critique
-from reasond_server.repair.search.activities import CandidateOrder
-from reasond_server.repair.search.candidate_search import MODEL_CALLS_AT_ONCE, OrderedEvents
+from reasond_server.repair.search.activities import CandidateOrder, PlanActivities, RepairCandidate
+from reasond_server.repair.search.candidate_search import MODEL_CALLS_AT_ONCE, Fill, OrderedEvents
 from reasond_server.repair.search.prompts import PreviousCandidate
 from reasond_server.repair.search.repair_run import RepairOutcome
 from reasond_server.repair.search.voting import JudgedCandidate, name_models
 from reasond_server.search.waves import run_wave
-from reasond_server.types import FinishReason
+from reasond_server.types import Budget, Event, FinishReason
 from reasond_server.types.repairs import (
     CandidateScore,
     CandidateStatus,
@@ -36,10 +36,7 @@ from reasond_server.types.repairs import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from reasond_server.repair.search.activities import PlanActivities, RepairCandidate
-    from reasond_server.repair.search.candidate_search import Fill
     from reasond_server.repair.search.repair_policy import RepairParameters
-    from reasond_server.types import Budget, Event
 
 JUDGES: Final = 3
 _CRITERIA: Final = ("judges", "structure", "age")

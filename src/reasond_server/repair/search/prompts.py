@@ -12,13 +12,11 @@ from reasond_server.context.text_calls import ACTION_RULE, bound_specs, write_to
 from reasond_server.llm.model import Message, Role
 from reasond_server.repair.edits.edit_application import write_edit_format
 from reasond_server.repair.search.look_ups import LOOK_UPS
-from reasond_server.types.repairs import CheckRole
+from reasond_server.types.repairs import Check, CheckRole, CriticReport, SourceFile
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from reasond_server.types.repairs import Check, CriticReport, SourceFile
 
 
 MOST_SHOWN: Final = 50

@@ -6,7 +6,7 @@ their results, never on which of them ends first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ from reasond_server.repair.search.candidate_search import (
 from reasond_server.repair.search.voting import JudgedCandidate, name_models, rank_candidates, vote_on, write_notes
 from reasond_server.search.allowance import Allowance
 from reasond_server.search.controller import SearchEnding, TreeSearch
-from reasond_server.types import FinishReason
+from reasond_server.types import Budget, Event, FinishReason
 from reasond_server.types.repairs import (
     BaselineStep,
     CandidateScore,
@@ -61,15 +61,12 @@ from reasond_server.types.repairs import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
     from reasond_server.repair.search.activities import RepairActivities, RepairCandidate
     from reasond_server.repair.search.candidate_search import RepairNode
     from reasond_server.repair.search.repair_policy import RepairParameters
     from reasond_server.search.policies import SelectionPolicy
     from reasond_server.search.tree import Node
-    from reasond_server.types import Budget, Event
     from reasond_server.types.repairs import CheckReport
 
 _MOST_RANKED: Final = 5

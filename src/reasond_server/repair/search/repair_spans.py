@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from reasond_server.telemetry.spans import GENERATE_CANDIDATES, PATCH_VALIDATION, SCORE_CANDIDATES
+from reasond_server.telemetry.spans import GENERATE_CANDIDATES, PATCH_VALIDATION, SCORE_CANDIDATES, Attributes
 from reasond_server.types.usage import NOTHING
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from reasond_server.runs.run_trace import RunTrace
     from reasond_server.telemetry.scope import Scope
-    from reasond_server.telemetry.spans import Attributes
     from reasond_server.types import Usage
 
 

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from reasond_server.base.violations import list_violations, suggest_nearest
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.repair.search.repair_policy import RepairParameters
+from reasond_server.repair.search.repair_policy import RepairParameters, RepairPolicy
 from reasond_server.runs.plan import PlanError, build_foreign_plan_error, read_work
-from reasond_server.types import Budget, build_row
+from reasond_server.types import Budget, Event, Json, build_row
 from reasond_server.types.repairs import (
     Check,
     CheckRole,
@@ -32,8 +32,6 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from reasond_server.repair.search.repair_policy import RepairPolicy
-    from reasond_server.types import Event, Json
 
 _SIMILARITY: Final = "deduplication_similarity"
 _NO_SIMILARITY: Final = (

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from reasond_server.repair.search.repair_run import RepairOutcome
-from reasond_server.types import NOTHING, Json
-from reasond_server.types.repairs import ReflectionStep
+from reasond_server.types import NOTHING, Event, FinishReason, Json, Usage
+from reasond_server.types.repairs import ReflectionIteration, ReflectionStep, SandboxLevel
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from reasond_server.errors.base import ReasondError
-    from reasond_server.types import Event, FinishReason, Usage
-    from reasond_server.types.repairs import ReflectionIteration, SandboxLevel
 
 
 @value

@@ -16,15 +16,15 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.errors.request import InvalidConfigError, InvalidRequestError
-from reasond_server.executions.desk import note_concerned
-from reasond_server.limits.callers import NO_LIMITS
+from reasond_server.executions.desk import ExecutionDesk, note_concerned
+from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.repair.results.outcomes import MOST_RUNS
 from reasond_server.repair.service.assignments import RepairAssignment, read_planned_repair, resolve_parameters
-from reasond_server.repair.service.repair_work import REPAIR
+from reasond_server.repair.service.repair_work import REPAIR, RepairKind
 from reasond_server.requests.task_checks import digest_request, find_in_budget, find_in_id, find_in_text, find_in_words
 from reasond_server.runs.work import WorkRequest
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
-from reasond_server.types import Cursor
+from reasond_server.types import Cursor, Execution, Principal, StreamEvent
 from reasond_server.types.executions import write_headline
 from reasond_server.types.repairs import (
     CheckRole,
@@ -40,12 +40,8 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
-    from reasond_server.executions.desk import ExecutionDesk
-    from reasond_server.limits.callers import CallerLimits
     from reasond_server.repair.search.repair_policy import RepairParameters, RepairPolicy
-    from reasond_server.repair.service.repair_work import RepairKind
     from reasond_server.runs.runner import Runner
-    from reasond_server.types import Execution, Principal, StreamEvent
     from reasond_server.types.repairs import Check, CriticReport, FileEntry, RepairTask, Snapshot
 
 MAX_CHECKS: Final = 20

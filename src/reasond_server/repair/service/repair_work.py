@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.base import InternalError
-from reasond_server.eventlog.store import Record
+from reasond_server.eventlog.store import Record, Recovery
 from reasond_server.repair.edits.patches import validate_patch
-from reasond_server.repair.search.activities import PatchCheck
+from reasond_server.repair.search.activities import AllActivities, PatchCheck, RepairCandidate
 from reasond_server.repair.search.plan_run import PlanRun
 from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
 from reasond_server.repair.search.repair_site import build_site
@@ -21,15 +21,15 @@ from reasond_server.repair.service.assignments import (
     digest_event,
     read_assignment,
 )
-from reasond_server.repair.service.engine import BatchedRepair, RepairOrder
-from reasond_server.repair.service.workbench import Workbench
+from reasond_server.repair.service.engine import BatchedRepair, RepairEngine, RepairOrder
+from reasond_server.repair.service.workbench import Workbench, Workshop
 from reasond_server.runs.accounts import read_calibration
 from reasond_server.runs.call_records import MOST_CHARACTERS_OF_RUN
 from reasond_server.runs.phase import LEAVES, Phase
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
-from reasond_server.runs.work import RunEnding
-from reasond_server.telemetry.observers import UNOBSERVED
-from reasond_server.types import FinishReason, StrategySource
+from reasond_server.runs.work import RunEnding, WorkRequest
+from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
+from reasond_server.types import Event, ExecutionFailure, FinishReason, Json, StrategySource, TextDelta
 from reasond_server.types.repairs import (
     CandidateStep,
     CritiqueStep,
@@ -47,23 +47,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reasond_server.base.clock import Clock
-    from reasond_server.eventlog.store import Recovery
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.critics.check_judge import Critics
     from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique
-    from reasond_server.repair.search.activities import AllActivities, RepairCandidate
     from reasond_server.repair.search.candidate_writer import CandidateWriter
     from reasond_server.repair.search.repair_policy import RepairPolicy
     from reasond_server.repair.service.assignments import RepairAssignment
-    from reasond_server.repair.service.engine import RepairEngine
-    from reasond_server.repair.service.workbench import Workshop
     from reasond_server.runs.plan import Plan
     from reasond_server.runs.run import Run
     from reasond_server.runs.run_trace import RunTrace
-    from reasond_server.runs.work import WorkRequest
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-    from reasond_server.telemetry.observers import RepairObserver
-    from reasond_server.types import Event, ExecutionFailure, Json, TextDelta
     from reasond_server.types.repairs import SourceFile
 
 

@@ -13,8 +13,8 @@ from reasond_server.repair.critics.check_judge import Critics
 from reasond_server.repair.edits.protection import build_protection
 from reasond_server.repair.search.candidate_writer import CandidateWriter
 from reasond_server.runs.plan import make_nonces
-from reasond_server.sandbox.sandbox import SandboxFailedError
-from reasond_server.telemetry.observers import UNOBSERVED
+from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, SandboxFailedError, Workspaces
+from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.search.repair_policy import RepairPolicy
     from reasond_server.repair.search.repair_site import RepairSite
     from reasond_server.repair.service.assignments import RepairAssignment
-    from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, Workspaces
     from reasond_server.snapshots.snapshot_keeper import SnapshotKeeper
-    from reasond_server.telemetry.observers import RepairObserver
     from reasond_server.types.repairs import RepairTask, SourceFile
 
 _log = logging.getLogger("reasond.repair")

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.calls import run_by_size
 from reasond_server.context.reasoning_context import build_reasoning_context, name_step
-from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
-from reasond_server.context.step_records import PromptMemory, ReasoningStepRecord
-from reasond_server.llm.model import Message, Role
+from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart, StoredRendering
+from reasond_server.context.step_records import CallRecord, PromptMemory, ReasoningStepRecord
+from reasond_server.llm.model import ChatModel, Message, Role
 from reasond_server.strategies.react.tool_use import Offer
 from reasond_server.types.turns import Rendering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.context.reasoning_parts import StoredRendering
-    from reasond_server.context.step_records import CallRecord
-    from reasond_server.llm.model import ChatModel
 
 _MAX_SHOWN_TOKENS: Final = 8_192
 _SHARE_OF_ROOM: Final = 3

@@ -15,7 +15,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import ModelFinish, ToolSpec
 from reasond_server.llm.wrapped_models import list_messages
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.conversation import Conversation
@@ -23,16 +23,14 @@ from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.tools.execution import refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
-from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, ToolCall
+from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, Task, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from reasond_server.context.replies import Fragment
     from reasond_server.errors.base import ReasondError
-    from reasond_server.llm.model import ToolSpec
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task, ToolResult
 
 
 class ReactConfig(StrategyConfig):

@@ -21,7 +21,7 @@ from reasond_server.strategies.react import prompts as words
 from reasond_server.tools.execution import NOT_CALLED, REPEATED, has_failed, refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.tools.results import parse_arguments
-from reasond_server.types import FinishReason, ToolCall
+from reasond_server.types import FinishReason, ToolCall, ToolResult
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from reasond_server.llm.model import TokenCounter, ToolSpec
     from reasond_server.tools.tool import Toolbox
-    from reasond_server.types import ToolResult
 
 
 MOST_TOOL_TOKENS: Final = 1024

@@ -21,14 +21,13 @@ from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
-from reasond_server.llm.model import Message, Role
+from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.strategies.strategy import StrategyConfig, Temperature
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.llm.model import TokenCounter
 
 # One call proposes, one judges, and one is reserved for the answer.
 LEAST_CALLS: Final = 3

@@ -18,12 +18,12 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContentFilteredError, ModelError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import make_fork
-from reasond_server.llm.model import ModelFinish
-from reasond_server.search.allowance import Allowance
-from reasond_server.search.controller import SearchEnding, TreeSearch
-from reasond_server.search.policies import BeamSelection, SearchPlan, UctSelection, rank
-from reasond_server.search.tree import ROOT_ID, build_root
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, Wrote
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, TokenCounter
+from reasond_server.search.allowance import Allowance, Cost
+from reasond_server.search.controller import JudgedNode, SearchEnding, TreeSearch
+from reasond_server.search.policies import BeamSelection, SearchPlan, SelectionPolicy, UctSelection, rank
+from reasond_server.search.tree import ROOT_ID, Node, build_root
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyEvent, Wrote
 from reasond_server.strategies.tree_of_thought.prompts import (
     LEAST_CALLS,
     ThoughtJudge,
@@ -39,19 +39,12 @@ from reasond_server.strategies.tree_of_thought.thoughts import (
     TreeThought,
     list_path,
 )
-from reasond_server.types import CostClass, FinishReason, TreeOfThoughtMetrics, TreeStep
+from reasond_server.types import CostClass, FinishReason, Task, TreeOfThoughtMetrics, TreeStep
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from reasond_server.llm.model import ChatModel, Message, TokenCounter
-    from reasond_server.search.allowance import Cost
-    from reasond_server.search.controller import JudgedNode
-    from reasond_server.search.policies import SelectionPolicy
-    from reasond_server.search.tree import Node
-    from reasond_server.strategies.strategy import RunContext, StrategyEvent
-    from reasond_server.types import Task
 
 UNKNOWN_SCORE: Final = 0.5
 _SOLVED_SCORE: Final = 0.9

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.context.calls import bound_prompt, stream_reply, take_reply
+from reasond_server.context.calls import ModelReply, bound_prompt, stream_reply, take_reply
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
@@ -17,17 +17,14 @@ from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.model import ContentFilteredError
-from reasond_server.llm.model import ModelFinish
+from reasond_server.llm.model import ChatModel, Message, ModelFinish, TokenCounter
 from reasond_server.search.allowance import Cost
-from reasond_server.search.tree import Candidate, Judgement, Proposals, Verdict, compute_content_key
+from reasond_server.search.tree import Candidate, Judgement, Node, Proposals, Verdict, compute_content_key
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from reasond_server.context.calls import ModelReply
-    from reasond_server.llm.model import ChatModel, Message, TokenCounter
-    from reasond_server.search.tree import Node
     from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
 
 _MARK = re.compile(
