@@ -19,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 import httpx
@@ -30,9 +31,6 @@ import httpx
 from benchmarks import hostile
 from benchmarks.machine import new_event_loop, write_report
 from reasond.v1 import execution_pb2, reasoning_service_pb2, reasoning_service_pb2_grpc
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 RESULTS = Path(__file__).resolve().parent / "results" / "attacks.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "pydantic", "pydantic-core", "uvicorn", "httptools")

@@ -16,9 +16,10 @@ import asyncio
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.call_profile import PACKAGES, PATHS, addresses_of, serve_path, target_of
 from benchmarks.loading import load
@@ -26,9 +27,6 @@ from benchmarks.machine import new_event_loop, pin, two_processors, write_report
 from benchmarks.serving import ROOT, ServerProcess, be_measured, running, serve_until_told
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly import app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "before_after.json"
 MODULE: Final = "benchmarks.before_after"

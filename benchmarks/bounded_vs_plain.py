@@ -14,10 +14,11 @@ import argparse
 import asyncio
 import json
 import random
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.counting_engine import WORDS, Call, Completing, Pass, Recording, engine_model, plain
 from benchmarks.drawing import line_chart
@@ -30,10 +31,6 @@ from reasond_server.strategies.bounded_context import BoundedContext, BoundedCon
 from reasond_server.strategies.strategy import RunContext
 from reasond_server.testing import FunctionModel
 from reasond_server.types import CarryoverMode, SavingsBaseline, Task
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "bounded_vs_plain.json"

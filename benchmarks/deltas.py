@@ -12,10 +12,11 @@ import argparse
 import asyncio
 import statistics
 import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
@@ -28,10 +29,6 @@ from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text, TokenCounter
 from reasond_server.testing import running_server
 from reasond_server.types import Usage
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
-
 
 RESULTS = Path(__file__).resolve().parent / "results" / "deltas.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf")

@@ -13,16 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.machine import make_goal, two_processors, write_report
 from benchmarks.serving import ServerProcess, running
 from benchmarks.upstream import running_upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "evaluating.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai")

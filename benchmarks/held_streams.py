@@ -21,10 +21,11 @@ import asyncio
 import resource
 import statistics
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
@@ -36,10 +37,6 @@ from benchmarks.upstream import running_upstream
 from reasond.v1 import reasoning_service_pb2
 from reasond_server.assembly import app
 from reasond_server.testing import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 RESULTS = Path(__file__).resolve().parent / "results" / "held_streams.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "aiohttp")

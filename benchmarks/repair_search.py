@@ -25,12 +25,13 @@ import math
 import random
 import statistics
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.drawing import line_chart
 from benchmarks.machine import circumstances
@@ -44,10 +45,6 @@ from reasond_server.repair.search.repair_run import RepairOutcome, RepairRun
 from reasond_server.repair.search.voting import write_change
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import CheckRole, CheckStatus, RepairSearch, TestOutcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 HERE: Final = Path(__file__).resolve().parent
 RESULTS: Final = HERE / "results" / "repair_search.json"

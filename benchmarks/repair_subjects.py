@@ -6,12 +6,10 @@ In the form of a test, <V> stands for a value, <A>, <B> and <C> for the parts of
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import reasond as client_library
 from benchmarks.loading import GrpcCall, load
@@ -33,10 +34,6 @@ from benchmarks.unary import ANSWER_BYTES, PATH, request_message
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly.stores import migrate_stores
 from tests.engines.postgres import running_postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-
 
 RESULTS = Path(__file__).resolve().parent / "results" / "scale.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "sqlalchemy", "psycopg")

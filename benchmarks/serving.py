@@ -8,15 +8,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.machine import new_event_loop, pin
 from reasond_server.telemetry.logs import configure
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ("src", "clients/python/src")

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.loading import GrpcCall, load
 from benchmarks.machine import new_event_loop, write_report
@@ -34,9 +35,6 @@ from reasond_server.reasoning.strategy_selection import SelectionInputs, select
 from reasond_server.storage.sqlite_file import open_memory
 from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.chain_of_thought import ChainOfThought
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results" / "startup.json"

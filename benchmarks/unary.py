@@ -21,10 +21,11 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import grpc
 
@@ -37,9 +38,6 @@ from reasond.v1 import reasoning_service_pb2, reasoning_service_pb2_grpc
 from reasond_server.assembly import app
 from reasond_server.testing import running_server
 from tests.engines.postgres import is_postgres_here, running_postgres
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "unary.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "sqlalchemy", "psycopg")

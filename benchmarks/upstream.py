@@ -20,19 +20,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import cycle, pairwise, takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 from httptools import HttpParserError, HttpRequestParser
 
 from benchmarks.machine import new_event_loop, pin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WORDS = ("light ", "is ", "refracted ", "by ", "glass ", "in ", "its ", "own ", "degree, ", "each ", "ray ", "apart. ")
 PROMPT_TOKENS = 512

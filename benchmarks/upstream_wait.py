@@ -12,10 +12,11 @@ import argparse
 import asyncio
 import json
 import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from benchmarks.loading import GrpcCall, HttpCall, Load, http_post, load
 from benchmarks.machine import make_goal, new_event_loop, pin, two_processors, write_report
@@ -24,9 +25,6 @@ from benchmarks.unary import PATH, request_message
 from benchmarks.upstream import running_upstream, text_of
 from reasond_server.assembly import app
 from reasond_server.testing import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "upstream_wait.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "openai", "aiohttp")

@@ -18,10 +18,11 @@ import argparse
 import asyncio
 import json
 import statistics
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -33,9 +34,6 @@ from benchmarks.unary import ANSWER_BYTES, PATH, QUESTION_BYTES, request_message
 from benchmarks.upstream import text_of
 from reasond_server.assembly import app
 from reasond_server.testing import running_server
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RESULTS = Path(__file__).resolve().parent / "results" / "wire_cost.json"
 PACKAGES = ("reasond-server", "grpcio", "protobuf", "uvicorn", "httptools", "pydantic")

@@ -21,16 +21,13 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from scripts.stages import Command, Lane, Stage, preparation, static_stages, working_lanes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 ROOT = Path(__file__).resolve().parent.parent
 TAIL_LINES = 80

@@ -7,11 +7,9 @@ forms, so that a reader who understands one row understands all.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Any
 
 JOB = 'job="$job"'
 WINDOW = "$__rate_interval"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,10 +14,6 @@ from typer.main import get_command
 from reasond_server.cli.outcome import MEANINGS
 from reasond_server.cli.program import app
 from scripts.pages import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 PATH = Path("docs") / "reasond.1"
 HEAD = '.\\" Made by `make docs` from the commands. Do not edit.'

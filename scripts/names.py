@@ -16,14 +16,11 @@ import ast
 import gc
 import sys
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scripts.size_budget import walk_definitions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ("src", "clients/python/src/reasond")

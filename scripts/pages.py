@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED_TABLE = re.compile(r"(?P<start><!-- table: (?P<name>[A-Za-z0-9_. ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

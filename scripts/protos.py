@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from google.api.field_behavior_pb2 import (  # type: ignore[import-untyped]  # shipped without py.typed
     FieldBehavior,
@@ -20,10 +20,6 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from reasond_server.grpc_api.transcoding import HttpBinding, list_bindings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 DESCRIPTORS = Path(__file__).resolve().parent.parent / "proto" / "reasond.binpb"
 PACKAGE = "reasond.v1"

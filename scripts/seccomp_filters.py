@@ -10,12 +10,9 @@ from __future__ import annotations
 import csv
 import struct
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER = Path(__file__).resolve().parent.parent / "src" / "reasond_server" / "sandbox" / "filters"
 LAST_KNOWN = 450

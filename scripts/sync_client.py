@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scripts.pages import ROOT, write_or_check
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PACKAGE = Path("clients") / "python" / "src" / "reasond"
 SOURCE = PACKAGE / "async_client.py"

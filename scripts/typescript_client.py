@@ -15,15 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scripts.pages import ROOT, bring_up_to_date
 from scripts.programs import PIP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CLIENT: Final = ROOT / "clients" / "typescript"
 STUBS: Final = Path("clients") / "typescript" / "src" / "gen"

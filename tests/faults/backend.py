@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from reasond_server.llm.model import ModelEvent, TokenCounter
-    from reasond_server.telemetry.observers import BackendObserver
+    from reasond_server.telemetry.observers import Observer
     from tests.faults.upstream import Upstream
 
 NOW = 1_800_000_000.0
@@ -86,7 +86,7 @@ async def backend(
     server: Upstream | str,
     *,
     counter: TokenCounter | None = None,
-    observer: BackendObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
     **options: Any,
 ) -> AsyncIterator[Backend]:
     """Make a model over `server`, with one attempt unless `retries` is given."""

@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
-from reasond_server.telemetry.observers import UNOBSERVED, AccessObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ApiKeys:
         now: Callable[[], datetime],
         revocations: Revocations,
         keys: Iterable[ApiKey] = (),
-        observer: AccessObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._now = now
         self._revocations = revocations

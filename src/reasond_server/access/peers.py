@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.access.tokens import Revocations, derive_own_tenant
 from reasond_server.types import Principal
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MAX_ID_BYTES: Final = 2048
 # SPIFFE-ID, section 2: a trust domain in lower case, and a path of plain segments.

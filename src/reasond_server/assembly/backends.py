@@ -16,7 +16,7 @@ from reasond_server.config.section import require_base_url
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.profiles import ModelProfile, find_profile, is_hosted, merge, needs_responses
-from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver, ToolObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.tools.execution import INSTALLED_TOOLS, ToolLimits, Tools
 from reasond_server.tools.http_get import FetchLimits, HttpGet
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from reasond_server.tools.tool import Tool
 
 
-def build_tools(settings: ToolsSettings, *, observer: ToolObserver = UNOBSERVED) -> Tools:
+def build_tools(settings: ToolsSettings, *, observer: Observer = UNOBSERVED) -> Tools:
     """Return the tools of [tools]; each call is reported to `observer`; nothing is connected yet.
 
     Raises:
@@ -85,7 +85,7 @@ def create_model(
     environ: Mapping[str, str],
     folder: Path = Path(),
     *,
-    observer: BackendObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
 ) -> ChatModel:
     """Return the language model that the settings name; files in them are relative to `folder`.
 
@@ -101,7 +101,7 @@ def create_model(
 
 
 def create_named_models(
-    settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: BackendObserver = UNOBSERVED
+    settings: Settings, environ: Mapping[str, str], folder: Path = Path(), *, observer: Observer = UNOBSERVED
 ) -> dict[str, ChatModel]:
     """Return the models that tasks, [llm], [turns] and [repair] name, by the names of their backends.
 
@@ -118,7 +118,7 @@ def create_named_models(
 
 
 def _build_model(
-    settings: Settings, environ: Mapping[str, str], folder: Path, name: str, observer: BackendObserver
+    settings: Settings, environ: Mapping[str, str], folder: Path, name: str, observer: Observer
 ) -> ChatModel:
     """Return the model of the backend `name`, or of [llm] itself if `name` is empty."""
     options = read_backend_options(settings, environ, name)

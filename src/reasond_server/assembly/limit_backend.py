@@ -14,7 +14,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors.base import SettingsError
 from reasond_server.limits.budgets import MemoryTokenLedger, TokenLedger, TokenLimits
 from reasond_server.limits.callers import CallerLimits, OnSettled, SharedHealth, ignore_settled
-from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import Principal
 from reasond_server.types.values import value
 
@@ -50,7 +50,7 @@ class LimitBackend:
 
 
 def build_limit_backend(
-    settings: LimitsSettings, *, observer: LimitObserver = UNOBSERVED, on_settled: OnSettled = ignore_settled
+    settings: LimitsSettings, *, observer: Observer = UNOBSERVED, on_settled: OnSettled = ignore_settled
 ) -> LimitBackend:
     """Return the limits that `settings` ask for, which report refusals to `observer`; absent limits cost nothing.
 
@@ -116,7 +116,7 @@ def _build_ledger(
 
 
 def _build_gate(
-    settings: LimitsSettings, health: SharedHealth, redis: Redis | None, observer: LimitObserver
+    settings: LimitsSettings, health: SharedHealth, redis: Redis | None, observer: Observer
 ) -> tuple[RequestGate | None, RedisSlots | None]:
     """Return the gate of requests, and the slots that all servers share; None without limits."""
     has_slots = settings.concurrent_requests > 0

@@ -35,7 +35,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.config.api_key_file import ApiKeyRow, read_api_keys
 from reasond_server.errors.access import TokenInvalidError
 from reasond_server.errors.base import SettingsError, Violation, show
-from reasond_server.telemetry.observers import UNOBSERVED, AccessObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class TokenVerification:
 
 
 def build_verification(
-    loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime], observer: AccessObserver = UNOBSERVED
+    loaded: LoadedSettings, *, dev: bool, now: Callable[[], datetime], observer: Observer = UNOBSERVED
 ) -> TokenVerification:
     """Return the verifiers of tokens that `loaded` describes; with `dev` a temporary key of this process comes first.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reasond_server.base.clock import Clock
     from reasond_server.config.settings import A2aSettings
     from reasond_server.eventlog.store import Append, ExecutionStore
-    from reasond_server.telemetry.observers import WebhookObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.webhooks.webhook_policy import WebhookPolicy
 
 
@@ -42,7 +42,7 @@ class Telling:
 
 
 def build_telling(
-    policy: WebhookPolicy, a2a: A2aSettings, stores: Stores, clock: Clock, observer: WebhookObserver
+    policy: WebhookPolicy, a2a: A2aSettings, stores: Stores, clock: Clock, observer: Observer
 ) -> Telling | None:
     """Return what sends webhooks; None if nobody is told.
 

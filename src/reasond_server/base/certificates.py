@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Stamp = tuple[tuple[int, ...], ...]
 """Modification time, size and inode of each file; an empty tuple for a missing file."""

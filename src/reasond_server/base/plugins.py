@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, distributions
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import InternalError, SettingsError, show
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
 
 _OWN_MODULES: Final = "reasond_server."
 PLUGIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")

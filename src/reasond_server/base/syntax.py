@@ -7,10 +7,8 @@ the same moment. The source is not at fault, so it is parsed again.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 TreeT = TypeVar("TreeT")
 _ATTEMPTS: Final = 20

@@ -6,13 +6,11 @@ import json
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _REASON = "reasond.v1.ReasoningService/Reason"
 _RUN_TURN = "reasond.v1.TurnService/RunTurn"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.cli.terminal import sanitize, write
 from reasond_server.errors.base import ReasondError, SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 TRACEBACK_VARIABLE = "REASOND_TRACEBACK"
 

@@ -11,17 +11,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.repair.edits.patch_parser import check_patch
 from reasond_server.sandbox.sandbox import SandboxFailedError
 from reasond_server.sandbox.scratch import open_private_folder
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _LIMIT_S: Final = 60
 _MOST_SHOWN: Final = 500

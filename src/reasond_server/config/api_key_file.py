@@ -6,18 +6,16 @@ import fcntl
 import os
 import stat
 import tempfile
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, Field, StringConstraints, ValidationError
 
 from reasond_server.config.auth import KeyFileError, RoleName, Word, read_key_file
 from reasond_server.config.section import Section
 from reasond_server.errors.base import SettingsError, Violation, show
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
 
 MOST_KEYS: Final = 2000
 _MOST_BYTES: Final = 4 * 1024 * 1024

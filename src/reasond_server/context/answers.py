@@ -17,7 +17,8 @@ line, or all lines behind it unless the first of them has a value.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.vote_forms import DECIMAL, find_value
@@ -34,9 +35,6 @@ from reasond_server.dialects.answer_marks import (
     REMARKS,
     SIGNS,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _MARK = re.compile(

@@ -13,9 +13,10 @@ out whole.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.answers import is_placeholder, strip_tags
 from reasond_server.context.replies import ParsedReply, parse_reply
@@ -25,10 +26,6 @@ from reasond_server.context.vote_forms import find_value
 from reasond_server.dialects.answer_marks import FRAMES
 from reasond_server.dialects.reasoning_marks import TextPlace
 from reasond_server.llm.model import Message, Role
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
 
 _NONCE: Final = r"[a-z]{16,64}"
 _RESERVED: Final = "|".join(RESERVED_TAGS)

@@ -15,9 +15,10 @@ holds the interpreter for no long piece.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.reasoning_parts import (
     ContextInputs,
@@ -34,10 +35,6 @@ from reasond_server.tools.previews import render_preview
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import ToolResult
 from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 _LEAST_PREVIEW: Final = 128
 _PREVIEWS_BESIDE_RECENT: Final = 2

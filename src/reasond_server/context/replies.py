@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.reasoning_marks import is_spoken_of
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _TAG = re.compile(r"<[ \t]{0,2}(/?)[ \t]{0,2}(answer|continue|action|think)[ \t]{0,2}>", re.IGNORECASE | re.ASCII)
 _TAG_NAMES = ("answer", "continue", "action", "think")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.replies import Fragment
 from reasond_server.dialects.written_calls import may_begin_call
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LOOK_BEHIND: Final = 32
 # A reply that ends with this much of one repeated piece is a loop: at least eight times the longest piece.

@@ -7,16 +7,14 @@ a call of an unnamed tool before it, because servers refuse one without the othe
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from reasond_server.context.sections import fence
 from reasond_server.context.step_records import WireIds, fence_observation, write_step
 from reasond_server.llm.model import ImagePart, Message, Role
 from reasond_server.tools.results import to_error_text
 from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 UNNAMED_TOOL: Final = "unnamed_tool"
 """The tool of a result whose call is not in the history."""

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import PIECE_CHARACTERS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RESERVED_TAGS = ("question", "notes", "material", "passage", "observation", "answer", "continue", "action", "think")
 """Names whose tags have a meaning in prompts or replies."""

@@ -22,17 +22,15 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.formulas import convert_quantity, join_compound, spell_decimal, spell_formula
 from reasond_server.dialects.answer_marks import ANNOUNCEMENT, CHOICE_WORDS, EXPLANATIONS, HEADING, NEGATIONS
 from reasond_server.dialects.latex import read_latex
 from reasond_server.dialects.units import MONTHS, MULTIPLES, NUMBER_WORDS, PREFIX_CURRENCIES, UNIT_NAMES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MOST_WORDS: Final = 12
 

@@ -18,12 +18,9 @@ Sources: Ville 1939; Krichevsky and Trofimov 1981 (the stake); Waudby-Smith and 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A share such as 0.6 of 5 votes must not fail because of floating-point rounding.
 _TOLERANCE = 1e-9

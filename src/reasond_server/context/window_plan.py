@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from reasond_server.context.carryover import (
     FEWEST_SUMMARY_TOKENS,
@@ -41,10 +41,6 @@ from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.types import CarryoverMode, ReadingProgress
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n")
 # The escapes are the ellipsis, closing quotes, and full stop, "!" and "?" of Chinese and Japanese.

@@ -9,15 +9,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 MAX_SENTENCE_CHARACTERS = 800
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from reasond_server.base.syntax import parse_module_tree
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

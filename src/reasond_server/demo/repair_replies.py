@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.base.syntax import parse_module_tree
 from reasond_server.demo.mutations import Mutation, find_mutations
 from reasond_server.llm.model import Message, Role
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 _REPAIRER: Final = "who repairs code"
 _REQUEST: Final = "Name the faulty lines"

@@ -16,8 +16,8 @@ of 10 points, because shared words do not show that it is right.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from reasond_server.demo.arithmetic import (
     NotArithmeticError,
@@ -31,10 +31,6 @@ from reasond_server.demo.computation import Worked, compute
 from reasond_server.demo.extraction import count_shared, find_content_words, rank, split_question, split_sentences
 from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _OPENING = re.compile(
     r"<(question|notes|material|passage)( [a-z]{1,64})?"

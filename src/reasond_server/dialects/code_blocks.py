@@ -6,13 +6,11 @@ Sources: CommonMark 0.31 on fenced code; langgenius/dify#42451, laravel/ai#879, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from textwrap import dedent
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _OPENING: Final = re.compile(r"^[ \t>]{0,12}(?:[-*+] |\d{1,2}[.)] )?(`{3,}|~{3,})[ \t]{0,3}([^\n`]{0,80})$")
 _LANGUAGE: Final = re.compile(r"[{.]{0,2}([\w+#-]{0,20})")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from reasond_server.errors.base import show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class FinishKind(StrEnum):

@@ -8,12 +8,10 @@ is the form of OpenAI, vLLM and llama.cpp; OpenAI writes -9999.0, others null or
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from reasond_server.types import TokenChance
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LEAST: Final = -9999.0
 """What stands for a probability of 0, as OpenAI writes it."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from reasond_server.dialects.json_repairs import read_object
 from reasond_server.types import ToolCall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 # vllm-project/vllm#32587; the names that harmony, Gemini and Kimi put before and behind that of the tool.
 _PREFIX: Final = re.compile(r"(?:(?:functions|function|tools|default_api)[.:])+")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 _ENDS: Final = frozenset({b"[done]", b'"[done]"', b"done", b"[end]"})
 _DATA: Final = b"data:"

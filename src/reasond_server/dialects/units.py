@@ -6,12 +6,10 @@ facebookresearch/deepconf#15.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final
 
 _NAMES: Final = {
     "h": "hour hours hr hrs stunde stunden heure heures hora horas ora ore час часа часов 小时 時間 시간",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _MOST_READ: Final = 10**12
 _NUMBER: Final = re.compile(r"\s*\+?(\d{1,3}(?:,\d{3})+|\d{1,13})(?:\.\d{1,6})?\s*")

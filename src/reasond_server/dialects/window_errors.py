@@ -7,12 +7,10 @@ as the window of prompt and answer together, which is never too much.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _N: Final = r"(?P<window>\d[\d,_.]{0,11}\d)"
 _P: Final = r"(?P<prompt>\d[\d,_.]{0,11}\d)"

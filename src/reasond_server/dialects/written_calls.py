@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from reasond_server.dialects.json_repairs import read_object, scan_value
 from reasond_server.dialects.native_calls import clean_name
 from reasond_server.types import Json, ToolCall
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 # Hermes and Qwen (vllm-project/vllm#22975), Qwen3-Coder and Llama (mudler/LocalAI#10346), GLM, Granite, Phi-4, Mistral,
 # DeepSeek with its DSML, Kimi K2, harmony (waybarrios/vllm-mlx#107), Anthropic and MiniMax, Gemma, Cohere, LFM2,

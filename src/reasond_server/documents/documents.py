@@ -7,13 +7,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MAX_DOCUMENT_BYTES: Final = 50_000_000
 _MIB: Final = 1024 * 1024

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from reasond_server.repair.search.candidate_writer import CandidateWriter
     from reasond_server.repair.service.workbench import Workbench
     from reasond_server.runs.run_factory import AccountOf
-    from reasond_server.telemetry.observers import WorkObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.types.repairs import SourceFile
 
 _BEAT_S: Final = 2.0
@@ -191,7 +191,7 @@ class RepairWorker:
         model: ChatModel | None,
         has_own_model: bool,
         account_of: AccountOf,
-        observer: WorkObserver,
+        observer: Observer,
     ) -> None:
         self._store = store
         self._payloads = payloads

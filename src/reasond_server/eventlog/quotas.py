@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class TenantQuotaError(StoreFullError):

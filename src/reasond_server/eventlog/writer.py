@@ -12,7 +12,7 @@ from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.eventlog.quotas import TenantQuotaError
-from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class LogWriter:
     store: ExecutionStore
     random: Callable[[], float]
     tell: Callable[[Append], Append] = tell_nobody
-    observer: RunObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
     hangs_after_s: float = 5.0
 
     def __post_init__(self) -> None:

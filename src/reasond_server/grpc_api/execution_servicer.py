@@ -17,7 +17,7 @@ from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
 from reasond_server.repair.service.repair_work import REPAIR
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.turns.history import TURN
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         observed: ExecutionDesk,
         max_send_bytes: int = 4 * 1024 * 1024,
         write_timeout_s: float = 30.0,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._desk = desk
         self._observed = observed

@@ -28,7 +28,7 @@ from reasond_server.grpc_api.load_reports import LOAD_SERVICE, LoadReports
 from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.metadata_gc import MetadataCollector
 from reasond_server.grpc_api.standard_services import HEALTH_SERVICE, HealthServicer, add_reflection
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -69,7 +69,7 @@ class GrpcServer:
         peers: Peers | None = None,
         require: Callable[[Principal, Operation], None],
         new_call_id: Callable[[], str],
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         tracing: Tracing | None = None,
         look: Callable[[], Load] | None = None,
     ) -> None:

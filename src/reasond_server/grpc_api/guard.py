@@ -22,7 +22,7 @@ from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metada
 from reasond_server.grpc_api.load_reports import LOAD_KEY, LOAD_SERVICE, LoadReports
 from reasond_server.grpc_api.statuses import PUSHBACK_KEY, build_status, find_pushback
 from reasond_server.telemetry.logs import emit_line
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.propagation import TRACE_KEYS, TraceContext, read_trace
 from reasond_server.telemetry.scope import Arrival, Scope, enter
 
@@ -61,7 +61,7 @@ class ErrorGuard:
         new_call_id: Callable[[], str],
         collector: MetadataCollector | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         tracing: Tracing | None = None,
         load: LoadReports | None = None,
     ) -> None:

@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Final
 
 SETTINGS_TIMEOUT_S: Final = 3.0
 """Seconds within which a peer must acknowledge the SETTINGS; grpc then closes its connection."""

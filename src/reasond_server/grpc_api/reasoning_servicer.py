@@ -27,7 +27,7 @@ from reasond_server.grpc_api.requests import (
     require_task,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.kinds import EVENTS
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
         service: ReasoningService,
         max_send_bytes: int = 4 * 1024 * 1024,
         write_timeout_s: float = 30.0,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._service = service
         self._trace_room = max_send_bytes - RESULT_ROOM_BYTES

@@ -25,7 +25,7 @@ from reasond_server.grpc_api.requests import (
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import Budget, Cursor, StreamEvent
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.repairs import (
@@ -200,7 +200,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
     """
 
     def __init__(
-        self, *, service: RepairService, write_timeout_s: float = 30.0, observer: CallObserver = UNOBSERVED
+        self, *, service: RepairService, write_timeout_s: float = 30.0, observer: Observer = UNOBSERVED
     ) -> None:
         self._service = service
         self._streams = StreamWriter(write_timeout_s=write_timeout_s, observer=observer)

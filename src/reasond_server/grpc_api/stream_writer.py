@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from reasond_server.errors.limits import SlowConsumerError
 from reasond_server.grpc_api.guard import get_current_call
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -44,7 +44,7 @@ class StreamWriter:
     """
 
     def __init__(
-        self, *, write_timeout_s: float, observer: CallObserver = UNOBSERVED, id_name: str = "execution_id"
+        self, *, write_timeout_s: float, observer: Observer = UNOBSERVED, id_name: str = "execution_id"
     ) -> None:
         self._write_timeout_s = write_timeout_s
         self._observer = observer

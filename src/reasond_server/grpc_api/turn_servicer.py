@@ -25,7 +25,7 @@ from reasond_server.grpc_api.requests import (
     require_id,
 )
 from reasond_server.grpc_api.stream_writer import StreamWriter
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.turns.turn_requests import check_part
 from reasond_server.types import NO_BUDGET, Cursor, StreamEvent
 from reasond_server.types.kinds import EVENTS
@@ -192,7 +192,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         service: TurnService,
         max_send_bytes: int = 4 * 1024 * 1024,
         write_timeout_s: float = 30.0,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._service = service
         self._max_excerpt_bytes = min(_MAX_EXCERPT_BYTES, max(1, max_send_bytes - _EXCERPT_ROOM_BYTES))

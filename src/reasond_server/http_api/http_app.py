@@ -45,7 +45,7 @@ from reasond_server.http_api.jsonrpc import MAX_BATCH, RpcParams, RpcRequest, di
 from reasond_server.http_api.page_gate import CHECK_PATH, METRICS_PATH, CheckPage, MetricsPage
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 from reasond_server.http_api.rest_endpoint import OPENAPI_PATH, read_description
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class JsonRpcEndpoint:
         gate: Gate,
         body_reader: BodyReader,
         max_batch: int,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._observer = observer
         self._methods = methods
@@ -161,7 +161,7 @@ class TokenBody(BaseModel):
 class TokenEndpoint:
     """Answers 200 with `access_token`, `token_type` and `expires_in`; 400, 401, 415, 429 or 503 with an `error`."""
 
-    def __init__(self, *, issuer: AgentTokens, body_reader: BodyReader, observer: CallObserver = UNOBSERVED) -> None:
+    def __init__(self, *, issuer: AgentTokens, body_reader: BodyReader, observer: Observer = UNOBSERVED) -> None:
         self._issuer = issuer
         self._observer = observer
         self._body_reader = body_reader
@@ -252,7 +252,7 @@ class HttpLimits:
     body_timeout_s: float = 30.0
 
 
-Interface: TypeAlias = "Callable[[Gate, BodyReader, CallObserver], ASGIApp]"
+Interface: TypeAlias = "Callable[[Gate, BodyReader, Observer], ASGIApp]"
 """Makes the application of another protocol from the gate, the intake and the observer of the listener."""
 
 
@@ -277,7 +277,7 @@ class HttpApp(RequestMiddleware):
         limits: HttpLimits,
         agent_tokens: AgentTokens | None = None,
         peers: Peers | None = None,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         metrics: MetricsPage | None = None,
         tracing: Tracing | None = None,
         interfaces: Mapping[str, Interface] | None = None,

@@ -25,7 +25,7 @@ from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.http_api.exchange import Exchange, frame_event
 from reasond_server.http_api.params import Params, read_params
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.scope import note_caller
 from reasond_server.types import Cursor, Principal
 from reasond_server.types.values import value
@@ -307,7 +307,7 @@ class Calls:
         methods: Methods,
         gate: Gate,
         exchange: Exchange,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         dialect: Dialect = JSONRPC,
     ) -> None:
         self.dialect = dialect

@@ -13,17 +13,14 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from reasond_server.errors.base import InternalError, ReasondError, Violation
 from reasond_server.errors.request import InvalidJsonRpcError, InvalidRequestError, ParseError
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
-
 
 MAX_DEPTH: Final = 32
 """Deepest nesting of arrays and objects in a body, the outermost counted."""

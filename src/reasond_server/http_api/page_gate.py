@@ -15,7 +15,7 @@ from reasond_server.access.tokens import build_missing_token_error, parse_bearer
 from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, find_exchange, send_answer
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -42,7 +42,7 @@ class PageGate:
         *,
         authenticate: Callable[[str], Awaitable[Principal]],
         peers: Peers | None = None,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         operation: Operation = _METRICS,
         require: Callable[[Principal], None] = require_metrics,
     ) -> None:
@@ -93,7 +93,7 @@ class CheckPage:
         *,
         authenticate: Callable[[str], Awaitable[Principal]],
         peers: Peers | None = None,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._gate = PageGate(
             authenticate=authenticate, peers=peers, observer=observer, operation=_CHECK, require=lambda _: None

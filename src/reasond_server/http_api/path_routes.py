@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Generic, TypeVar
 from urllib.parse import unquote
 
 from reasond_server.http_api.exchange import Exchange, RefusalError, Scope
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 TargetT = TypeVar("TargetT")
 

@@ -27,7 +27,7 @@ from reasond_server.http_api.exchange import (
     send_refusal,
 )
 from reasond_server.telemetry.logs import emit_line
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.propagation import TRACE_NAMES, read_trace_bytes
 from reasond_server.telemetry.scope import Arrival, enter
 from reasond_server.telemetry.scope import Scope as Work
@@ -107,7 +107,7 @@ class RequestMiddleware:
         *,
         new_call_id: Callable[[], str],
         monotonic: Callable[[], float] = time.monotonic,
-        observer: CallObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         tracing: Tracing | None = None,
     ) -> None:
         self.in_flight = 0

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Dialect, Gate
     from reasond_server.http_api.params import Params
-    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.types import Principal
 
 REST_ROOT: Final = "/api/v1/"
@@ -81,7 +81,7 @@ class RestEndpoint:
     """Serves the `routes`; `dialect` writes errors as {status, headers, body, frame}."""
 
     def __init__(
-        self, routes: Sequence[Route], dialect: Dialect, gate: Gate, body_reader: BodyReader, observer: CallObserver
+        self, routes: Sequence[Route], dialect: Dialect, gate: Gate, body_reader: BodyReader, observer: Observer
     ) -> None:
         self._routes = PathRoutes(((route.verb, route.template, route) for route in routes), hint=_HINT)
         self._dialect = dialect

@@ -18,7 +18,7 @@ from reasond_server.types.values import value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reasond_server.telemetry.observers import LimitObserver
+    from reasond_server.telemetry.observers import Observer
 
 MINUTE_S: Final = 60.0
 DAY_S: Final = 86_400.0
@@ -79,7 +79,7 @@ class CallerAccount:
 
     ledger: TokenLedger
     caller: str
-    observer: LimitObserver
+    observer: Observer
     on_refused: Callable[[TokenBudgetExhaustedError], None]
     on_settled: Callable[[float], None] = lambda _: None
 

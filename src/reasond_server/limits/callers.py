@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from reasond_server.limits.budgets import CallerAccount, TokenLedger
-from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from reasond_server.errors.limits import TokenBudgetExhaustedError
@@ -75,7 +75,7 @@ class CallerLimits:
         ledger: TokenLedger | None,
         weights: Mapping[str, int],
         by: Literal["subject", "tenant"] = "subject",
-        observer: LimitObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         on_settled: OnSettled = ignore_settled,
     ) -> None:
         self._observer = observer

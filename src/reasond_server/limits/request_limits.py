@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from reasond_server.errors.base import DEFAULT_RETRY_S
 from reasond_server.errors.limits import RateLimitedError
-from reasond_server.telemetry.observers import UNOBSERVED, LimitObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.values import value
 
 Cleanup: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -182,7 +182,7 @@ class ExecutionPermit:
 class RequestGate:
     """Admits requests and releases slots when executions end; `has_slots` limits concurrent executions."""
 
-    def __init__(self, *, admission: RequestAdmission, has_slots: bool, observer: LimitObserver = UNOBSERVED) -> None:
+    def __init__(self, *, admission: RequestAdmission, has_slots: bool, observer: Observer = UNOBSERVED) -> None:
         self._observer = observer
         self._admission = admission
         self._has_slots = has_slots

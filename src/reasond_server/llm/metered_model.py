@@ -28,7 +28,7 @@ from reasond_server.llm.counting.requests import (
     render_call,
 )
 from reasond_server.llm.model import ChatModel, Finished, ModelFinish, Text, WrappedModel, find_price
-from reasond_server.telemetry.observers import UNOBSERVED, ModelObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import NOTHING, Budget, ToolCall, Usage, UsageSource
 from reasond_server.types.values import value
 
@@ -44,7 +44,7 @@ _CLOSED: Final = "closed"
 class CallWatch:
     """Reports one call, which begins now, to `observer`; the outcome of an abandoned call is "closed"."""
 
-    def __init__(self, observer: ModelObserver, model: str, monotonic: Callable[[], float]) -> None:
+    def __init__(self, observer: Observer, model: str, monotonic: Callable[[], float]) -> None:
         self._observer = observer
         self._model = model
         self._monotonic = monotonic
@@ -201,7 +201,7 @@ class MeteredModel(WrappedModel[ChatModel]):
         account: TokenAccount | None = None,
         wait_for_lease: Callable[[], Awaitable[None]] | None = None,
         spending: Callable[[str], Callable[[Usage], None]] = lambda _: _forget,
-        observer: ModelObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         monotonic: Callable[[], float] = time.monotonic,
         on_call: Callable[[EndedCall], None] | None = None,
     ) -> None:

@@ -7,8 +7,9 @@ servers, cut, edited, or with the assistant last.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic_core import from_json, to_json
 
@@ -19,10 +20,6 @@ from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
 from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
 from reasond_server.types.turns import PendingCall, TurnReentry
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 BETWEEN: Final = "\n\n"
 """What stands between two texts of one author."""

@@ -5,12 +5,10 @@ Models call functions, so each of them is a function with one member, and its ca
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pydantic_core import from_json, to_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def describe_text(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydantic_core import to_json
 
 from reasond_server.errors.base import INTERNAL_MESSAGE, ReasondError
 from reasond_server.http_api.exchange import RefusalError, frame_event
 from reasond_server.protocols.openai_errors import find_status, write_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _OVERLOADED: Final = 529
 _TYPES: Final = {

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydantic_core import to_json
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.types import Image
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MOST_PROBLEMS: Final = 20
 _TEXTS: Final = {

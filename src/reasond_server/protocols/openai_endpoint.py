@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
     from reasond_server.http_api.exchange import Exchange, Receive, Scope, Send
-    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.observers import Observer
 
 
 OPENAI_ROOT: Final = "/v1/"
@@ -102,7 +102,7 @@ _NOT_HERE: Final = {
 class OpenAiEndpoint:
     """Serves all paths below /v1/. `methods` has CHAT_METHOD and MODELS_METHOD."""
 
-    def __init__(self, methods: Methods, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> None:
+    def __init__(self, methods: Methods, gate: Gate, body_reader: BodyReader, observer: Observer) -> None:
         self._methods = methods
         self._gate = gate
         self._body_reader = body_reader

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic_core import to_json
 
@@ -17,10 +18,6 @@ from reasond_server.errors.model import can_be_retried
 from reasond_server.http_api.exchange import RefusalError, frame_event
 from reasond_server.protocols.openai_requests import SAMPLING
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 STATUSES: Final = {
     "INVALID_ARGUMENT": 400,

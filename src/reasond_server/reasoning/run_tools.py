@@ -16,7 +16,7 @@ from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.recorded_calls import VERSION, compute_texts_digest, read_error, read_row, write_error_row
 from reasond_server.sandbox.sandbox import Job, SandboxFailedError
 from reasond_server.telemetry.logs import shorten
-from reasond_server.telemetry.observers import UNOBSERVED, ProgramObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.propagation import OutgoingTrace
 from reasond_server.telemetry.spans import EXECUTE_TOOL, RUN_PROGRAM, Attributes, Tracing
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult, ProgramRunner
@@ -190,7 +190,7 @@ class SandboxPrograms:
     workspaces: Workspaces
     environment: ExecutionEnvironment
     permits: asyncio.Semaphore
-    observer: ProgramObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a program in a folder of its own; see the port.

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from reasond_server.errors.limits import DrainingError, OverloadedError
-from reasond_server.telemetry.observers import UNOBSERVED, RunObserver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 
 class Releasable(Protocol):
@@ -69,7 +67,7 @@ class Admission:
     max_running: int
     max_queued: int = 0
     queue_timeout_s: float = 0.0
-    observer: RunObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
     monotonic: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.errors.turns import ToolOutcomeUnknownError
 from reasond_server.runs.run_journal import RESULT, STARTED, RunJournal
 from reasond_server.types import NOTHING
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 @dataclass(eq=False, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
     from reasond_server.runs.run_driver import Driver
-    from reasond_server.telemetry.observers import WorkObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.types import LoggedEvent
 
 _log = logging.getLogger("reasond.executions")
@@ -45,7 +45,7 @@ class Recoverer:
     admission: Admission
     limits: RunnerLimits
     carry_over: Callable[[str, str, str, int], Awaitable[Releasable | None]]
-    observer: WorkObserver
+    observer: Observer
     sweep: Sweep
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reasond_server.base.clock import Clock
     from reasond_server.runs.live_runs import LiveRuns, RunnerLimits
     from reasond_server.runs.run import Run
-    from reasond_server.telemetry.observers import RunObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.telemetry.spans import Attributes, Tracing
 
 _log = logging.getLogger("reasond.executions")
@@ -43,7 +43,7 @@ class Driver:
     clock: Clock
     limits: RunnerLimits
     owner: str
-    observer: RunObserver
+    observer: Observer
     is_cut_off: Callable[[Run], bool]
     tracing: Tracing | None = None
 
@@ -244,7 +244,7 @@ async def _begin_work(run: Run) -> None:
     await run.work.work(run)
 
 
-def _report_left(run: Run, observer: RunObserver) -> None:
+def _report_left(run: Run, observer: Observer) -> None:
     """Report the end that callers saw; the log may lack it, because the store may have refused it."""
     ending, cause = run.ending if run.result is not None and isinstance(run.ending, RunEnding) else None, run.cause
     if ending is None and cause is not None and cause in STOP_REASONS:

@@ -32,7 +32,7 @@ from reasond_server.runs.plan import (
 from reasond_server.runs.run import SEGMENT_KEY, Run, Work
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace
-from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import NOTHING, Event, Execution, ExecutionFailure, FinishReason, Json, TextDelta, Usage
 from reasond_server.types.values import value
 
@@ -208,7 +208,7 @@ class RunFactory:
     is_durable: bool
     account_of: AccountOf = no_account
     new_tenure: Callable[[], Tenure | None] = no_tenure
-    observer: WorkObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     def __post_init__(self) -> None:
         self.tokens = 0

@@ -27,7 +27,7 @@ from reasond_server.runs.recovery import Recoverer
 from reasond_server.runs.run_driver import Driver
 from reasond_server.runs.run_factory import AccountOf, Predecessor, RunFactory, no_account, no_tenure
 from reasond_server.runs.run_journal import sum_spent
-from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import Execution, ExecutionState, LoggedEvent, TextDelta
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Runner:
         kinds: Sequence[WorkKind] = (),
         account_of: AccountOf = no_account,
         carry_over: CarryOver = carry_nothing,
-        observer: WorkObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         tracing: Tracing | None = None,
         sweep: Sweep = sweep_nothing,
         tell: Callable[[Append], Append] = tell_nobody,
@@ -431,7 +431,7 @@ class Runner:
         return self._recoverer.begin(run, place, since_s=self._clock.monotonic()).identity
 
 
-def _open_admission(limits: RunnerLimits, clock: Clock, observer: WorkObserver) -> Admission:
+def _open_admission(limits: RunnerLimits, clock: Clock, observer: Observer) -> Admission:
     return Admission(
         max_running=limits.max_concurrent,
         max_queued=limits.max_queued,

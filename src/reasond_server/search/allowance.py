@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MODEL_CALLS: Final = "model_calls"
 TOKENS: Final = "tokens"

@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from reasond_server.search.allowance import TOKENS, Allowance, Cost
 from reasond_server.search.policies import Choice, Expansion, SearchPlan, SelectionPolicy, rank
 from reasond_server.search.tree import Candidate, Evaluator, Judgement, Node, PayloadT, Proposer, Verdict
 from reasond_server.search.waves import run_wave
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-
 
 ResultT = TypeVar("ResultT")
 

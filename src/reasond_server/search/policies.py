@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol
+from typing import Generic, Protocol
 
 from reasond_server.search.tree import Node, PayloadT
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 # C_p of Kocsis & Szepesvari for rewards in 0..1.
 CLASSIC_EXPLORATION = 1 / math.sqrt(2)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from reasond_server.search.allowance import Cost
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PayloadT = TypeVar("PayloadT")
 

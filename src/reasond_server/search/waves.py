@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 ResultT = TypeVar("ResultT")
 FailureT = TypeVar("FailureT", bound=Exception)

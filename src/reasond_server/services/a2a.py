@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
     from reasond_server.reasoning.service import ReasoningService
-    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.turns.turn_service import TurnService
     from reasond_server.webhooks.task_receivers import TaskReceivers
 
@@ -94,7 +94,7 @@ def serve_a2a(
     budget: Budget,
     receivers: TaskReceivers | None,
     write_timeout_s: float,
-    observer: CallObserver,
+    observer: Observer,
 ) -> A2aInterface:
     """Return the bindings of A2A; `desk` finds executions of every kind, `budget` bounds tasks that name none.
 

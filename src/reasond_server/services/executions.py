@@ -20,7 +20,7 @@ from reasond_server.http_api.json_mapping import (
 from reasond_server.http_api.params import ExecutionParams, FollowExecutionParams, ListCallsParams, ListExecutionsParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -61,7 +61,7 @@ def serve_executions(
     *,
     max_send_bytes: int = 4 * 1024 * 1024,
     write_timeout_s: float = 30.0,
-    observer: CallObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
 ) -> Service:
     """Return ExecutionService for both transports; the desks and the limits are those of `ExecutionServicer`."""
     servicer = ExecutionServicer(

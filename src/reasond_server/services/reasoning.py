@@ -12,7 +12,7 @@ from reasond_server.http_api.json_mapping import build_kind_json, build_result_j
 from reasond_server.http_api.params import ExecuteParams, NoParams
 from reasond_server.reasoning.views import read_view
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -39,7 +39,7 @@ def serve_reasoning(
     *,
     max_send_bytes: int = 4 * 1024 * 1024,
     write_timeout_s: float = 30.0,
-    observer: CallObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
 ) -> Service:
     """Return ReasoningService for both transports; the limits are those of `ReasoningServicer`."""
     servicer = ReasoningServicer(

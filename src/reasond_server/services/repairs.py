@@ -12,7 +12,7 @@ from reasond_server.http_api.json_mapping import build_kind_json, build_repair_v
 from reasond_server.http_api.params import ExecutionParams, NoParams
 from reasond_server.http_api.repair_params import CreateSnapshotParams, RepairParams, UploadBlobsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -40,9 +40,7 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_repairs(
-    service: RepairService, *, write_timeout_s: float = 30.0, observer: CallObserver = UNOBSERVED
-) -> Service:
+def serve_repairs(service: RepairService, *, write_timeout_s: float = 30.0, observer: Observer = UNOBSERVED) -> Service:
     """Return RepairService for both transports; the limit is that of `RepairServicer`."""
     servicer = RepairServicer(service=service, write_timeout_s=write_timeout_s, observer=observer)
     execute = Method(

@@ -21,7 +21,7 @@ from reasond_server.http_api.params import (
     TurnParams,
 )
 from reasond_server.services.declaration import Service, ServiceDeclaration
-from reasond_server.telemetry.observers import UNOBSERVED, CallObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.turns.turn_requests import check_part
 from reasond_server.types import Cursor, Principal, StreamEvent
 from reasond_server.types.turns import TurnState
@@ -68,7 +68,7 @@ def serve_turns(
     *,
     max_send_bytes: int = 4 * 1024 * 1024,
     write_timeout_s: float = 30.0,
-    observer: CallObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
 ) -> Service:
     """Return TurnService for both transports; the limits are those of `TurnServicer`."""
     servicer = TurnServicer(

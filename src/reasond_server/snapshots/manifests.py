@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types.repairs import FileEntry, SourceFile
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 MAX_PATH_BYTES: Final = 1024
 """The longest path, in bytes of UTF-8."""

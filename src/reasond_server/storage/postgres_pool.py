@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors as refusals
@@ -17,10 +18,6 @@ from reasond_server.errors.base import InternalError, SettingsError, show
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
 from reasond_server.storage.migration_runner import upgrade_schema
 from reasond_server.storage.revisions import TABLES, VERSION_TABLE, SchemaState, read_schema_state, require_current
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
-
 
 ResultT = TypeVar("ResultT")
 PgConnection: TypeAlias = "psycopg.AsyncConnection[tuple[Any, ...]]"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.errors.base import SettingsError, show
 from reasond_server.storage.migration_runner import render_statements
 from reasond_server.storage.migrations.versions import IN_ORDER
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 REVISIONS: Final = tuple(module.revision for module in IN_ORDER)
 """All revisions in order; this release needs the last one."""

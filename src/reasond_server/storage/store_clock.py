@@ -7,15 +7,12 @@ servers share. Whatever the source is, a jump of it counts only once it has last
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.storage.transactions import NOW, Job, Transactions
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 
 _log = logging.getLogger("reasond.storage")
 DEFAULT_HOLD_S: Final = 3600.0

@@ -11,17 +11,14 @@ that several processes share. One event loop counts and samples.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 
 Kind = Literal["counter", "gauge", "histogram"]
 Merged = Literal["livesum", "livemax", "livemin"]
@@ -358,12 +355,8 @@ SeriesT = TypeVar("SeriesT")
 MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 
-Key = str | tuple[str, ...]
-"""The values of a metric's labels in order; a text if there is only one label."""
-
-
-class SeriesFamily(dict[Key, SeriesT]):
-    """The series of one metric by the values of its labels; each series is made once.
+class SeriesFamily(dict[tuple[str, ...], SeriesT]):
+    """The series of one metric by the values of its labels in order; each series is made once.
 
     `make` returns the series for bounded values. The class is a dictionary, so that a lookup needs no call of Python
     code. Values outside the vocabulary are not stored as keys, because their number is unbounded.
@@ -377,14 +370,12 @@ class SeriesFamily(dict[Key, SeriesT]):
         self._vocabulary = vocabulary
         self._make = make
 
-    def __missing__(self, key: Key) -> SeriesT:
+    def __missing__(self, values: tuple[str, ...]) -> SeriesT:
         """Return the series for these label values after they are bounded."""
-        values = (key,) if isinstance(key, str) else key
         bounded = tuple(map(self._vocabulary.bound_value, self._labels, values))
-        kept: Key = bounded[0] if isinstance(key, str) else bounded
-        if kept not in self:
-            self[kept] = self._make(bounded)
-        return self[kept]
+        if bounded not in self:
+            self[bounded] = self._make(bounded)
+        return self[bounded]
 
 
 class Registry:

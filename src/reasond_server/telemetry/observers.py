@@ -1,20 +1,16 @@
-"""The protocols by which packages report events to telemetry, one small protocol per package.
+"""What rooms report to telemetry, and the metric in which each report is counted.
 
-They carry only numbers, bounded words and the public ids of API keys: no subject, no tenant, no text. An implementation
-must be quick, must not raise and must not block. A report that a subclass does not override records nothing.
+Reports carry only numbers, bounded words and the public ids of API keys: no subject, no tenant, no text.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Final
 
+from reasond_server.types import BoundedContextMetrics, FinishReason, Savings, StrategyMetrics, Usage
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from reasond_server.types import StrategyMetrics, Usage
-
 
 PROGRAM_OUTCOMES: Final = ("ok", "failed", "limited", "not_run")
 TURN_EXITS: Final = ("done", "client_tools", "failed", "cancelled", "expired")
@@ -24,6 +20,7 @@ HANDOFF_OUTCOMES: Final = ("handed_off", "settled", "expired", "cancelled")
 REENTRY_OUTCOMES: Final = ("accepted", "replayed")
 WEBHOOK_OUTCOMES: Final = ("delivered", "failed", "given_up")
 API_KEY_OUTCOMES: Final = ("accepted", "expired", "revoked")
+_WITHOUT_RESULT: Final = frozenset({FinishReason.FAILED.value, FinishReason.CANCELLED.value})
 
 
 @value
@@ -70,47 +67,54 @@ class ProcessFacts:
     started_s: float
 
 
-class CallObserver(Protocol):
-    """Reports of the transports.
+class Observer:
+    """The reports of all rooms. This class itself counts nothing; `Meters` gives `count` and its like a meaning.
 
-    `transport` is one of TRANSPORTS, or "http" for a refusal by another HTTP page and for what a connection does.
+    A report must be quick, must not raise and must not block. `transport` is one of TRANSPORTS, or "http" for a refusal
+    by another HTTP page and for what a connection does.
     """
+
+    def count(self, metric: str, *labels: str, by: float = 1) -> None:
+        """Add `by` to the counter with these labels."""
+
+    def change(self, metric: str, *labels: str, by: float) -> None:
+        """Add `by`, which may be negative, to the gauge with these labels."""
+
+    def measure(self, metric: str, *labels: str, value: float, is_traced: bool = False) -> None:
+        """Put `value` into the histogram with these labels; with `is_traced` it may lead to the trace of the call."""
 
     def rpc_began(self, method: str) -> None:
         """Record the beginning of a call of gRPC."""
-        return
+        self.count("reasond_rpcs_started", method)
 
     def call_ended(self, transport: str, method: str, code: str, duration_s: float) -> None:
         """Record a call that ended with the gRPC status `code`; a stream is recorded when it ends."""
-        return
+        self.count("reasond_calls", transport, method, code)
+        self.measure("reasond_call_duration_seconds", transport, method, code, value=duration_s, is_traced=True)
 
     def call_failed(self, transport: str, reason: str) -> None:
-        """Record the reason of a failed call, as the table of errors names it."""
-        return
+        """Record the reason of a failed call, as the table of errors names it; limits call `caller_refused`."""
+        self.count("reasond_errors", transport, reason)
 
     def stream_opened(self, transport: str) -> None:
         """Record that a stream of events began."""
-        return
+        self.change("reasond_streams_open", transport, by=1)
 
     def stream_closed(self, transport: str) -> None:
         """Record that an opened stream ended for any reason."""
-        return
+        self.change("reasond_streams_open", transport, by=-1)
 
     def slow_consumer(self, transport: str) -> None:
         """Record a client that was disconnected because it did not read."""
-        return
+        self.count("reasond_slow_consumers", transport)
 
     def http_answered(self, path: str, status: int) -> None:
         """Record an HTTP request to `path` that was answered with `status`."""
-        return
-
-
-class RunObserver(Protocol):
-    """Reports of runs and of the store of their logs."""
+        self.count("reasond_http_requests", path, str(status))
 
     def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
         """Return a callback for the charged usage of each call that a run of `strategy` makes to `model`."""
-        ...
+        return partial(self._count_usage, strategy, model)
 
     def run_left(
         self,
@@ -122,195 +126,167 @@ class RunObserver(Protocol):
         metrics: StrategyMetrics | None = None,
     ) -> None:
         """Record that a run left this process after `steps` new steps; an empty reason means that it did not end."""
-        return
+        if steps > 0:
+            self.count("reasond_steps", strategy, by=steps)
+        if not finish_reason:
+            return
+        self.count("reasond_executions", strategy, finish_reason)
+        self.measure("reasond_execution_duration_seconds", strategy, value=duration_s)
+        # A run without a result may have ended during a call that its metrics do not contain.
+        if isinstance(metrics, BoundedContextMetrics) and finish_reason not in _WITHOUT_RESULT:
+            for savings in (metrics.savings, metrics.reprompt_savings):
+                self._count_savings(savings)
 
     def run_handed(self, reason: str) -> None:
         """Record that another process continues a run: it was "handed_over", or "lost" to that process.
 
         "fenced" means that another process may continue it, because this one could not reach the store for too long.
         """
-        return
+        self.count("reasond_executions_left", reason)
 
     def run_recovered(self, outcome: str) -> None:
         """Record the recovery of a run after its process ended: "resumed" or "written_off"."""
-        return
+        self.count("reasond_recoveries", outcome)
 
     def queue_left(self, outcome: str, waited_s: float) -> None:
         """Record the end of a wait for a place: "admitted", "timeout", "draining" or "gone"."""
-        return
+        self.measure("reasond_queue_wait_seconds", outcome, value=waited_s)
 
     def commit_ended(self, entries: int, duration_s: float) -> None:
         """Record a commit of `entries` events and records, over all runs in it."""
-        return
+        self.measure("reasond_store_commit_duration_seconds", value=duration_s)
+        self.count("reasond_store_entries", by=entries)
 
     def commit_failed(self, reason: str) -> None:
         """Record a failed write, or a part of a write that the store refused."""
-        return
-
-
-class ModelObserver(Protocol):
-    """Reports of calls of a language model."""
+        self.count("reasond_store_failures", reason)
 
     def first_content(self, model: str, after_s: float) -> None:
         """Record the seconds until the first text, reasoning or tool call."""
-        return
+        self.measure("reasond_model_first_content_seconds", model, value=after_s)
 
     def model_call_ended(self, model: str, outcome: str, duration_s: float) -> None:
         """Record how a call ended: a `ModelFinish`, a reason of the table of errors, or "closed" by its caller."""
-        return
-
-
-class WorkObserver(RunObserver, ModelObserver, Protocol):
-    """Reports of runs and of their model calls."""
-
-
-class BackendObserver(Protocol):
-    """Reports of the adapter of one backend besides its calls."""
+        self.count("reasond_model_calls", model, outcome)
+        self.measure("reasond_model_call_duration_seconds", model, outcome, value=duration_s, is_traced=True)
 
     def attempt_repeated(self, backend: str, reason: str) -> None:
         """Record that a call is repeated because of `reason`."""
-        return
+        self.count("reasond_model_retries", backend, reason)
 
     def waited_for_room(self, backend: str, waited_s: float) -> None:
         """Record a wait until the backend had fewer open calls than `max_concurrency`."""
-        return
+        self.measure("reasond_model_room_wait_seconds", backend, value=waited_s)
 
     def usage_corrected(self, backend: str, source: str) -> None:
         """Record a call with missing or wrong usage in the reply; its usage is "partial" or "estimated"."""
-        return
+        self.count("reasond_model_usage_mended", backend, source)
 
     def watch_breaker(self, backend: str, state: Callable[[], str]) -> None:
         """Use `state` from now on to read the state of the circuit breaker: "closed", "half_open" or "open"."""
-        return
-
-
-class AccessObserver(Protocol):
-    """Reports of the verification of callers."""
 
     def api_key_used(self, key_id: str, outcome: str) -> None:
         """Record that a call came with the whole API key `key_id`: it was "accepted", "expired" or "revoked"."""
-        return
-
-
-class LimitObserver(Protocol):
-    """Reports of the limits of callers."""
+        self.count("reasond_api_key_uses", key_id, outcome)
 
     def caller_refused(self, kind: str) -> None:
-        """Record a refusal: "rate", "concurrency" or "budget"."""
-        return
+        """Record a refusal by the limits of a caller: "rate", "concurrency" or "budget"."""
+        self.count("reasond_denials", kind)
 
     def tokens_reserved(self, tokens: int) -> None:
         """Record a reservation of tokens."""
-        return
+        self.count("reasond_budget_tokens", "reserved", by=tokens)
 
     def tokens_settled(self, reserved: int, used: int) -> None:
         """Record the used tokens of a reservation."""
-        return
-
-
-class ToolObserver(Protocol):
-    """Reports of the executor of tools."""
+        self.count("reasond_budget_tokens", "settled", by=used)
+        if used < reserved:
+            self.count("reasond_budget_tokens", "refunded", by=reserved - used)
+        elif used > reserved:
+            self.count("reasond_budget_tokens", "overdrawn", by=used - reserved)
 
     def tool_called(self, tool: str, outcome: str, duration_s: float) -> None:
         """Record a call; `outcome` is "ok", or one word for the reason why it has no result."""
-        return
-
-
-class ProgramObserver(Protocol):
-    """Reports of the programs of tasks."""
+        self.count("reasond_tool_calls", tool, outcome)
+        self.measure("reasond_tool_duration_seconds", tool, value=duration_s)
 
     def program_ended(self, outcome: str, duration_s: float) -> None:
-        """Record a program: "ok", "failed", "limited", or "not_run" by the sandbox (0 s)."""
-        return
-
-
-class TurnObserver(Protocol):
-    """Reports of turns."""
+        """Record a program of a task: "ok", "failed", "limited", or "not_run" by the sandbox (0 s)."""
+        self.measure("reasond_program_duration_seconds", outcome, value=duration_s)
 
     def turn_exited(self, exit_: str) -> None:
         """Record an exit: "done", "client_tools", "failed", "cancelled" or "expired"."""
-        return
+        self.count("reasond_turns", exit_)
 
     def handed_off(self, count: int) -> None:
         """Record a hand-off of `count` calls to the client."""
-        return
+        self.count("reasond_handoffs", "handed_off")
+        self.count("reasond_handoff_calls", by=count)
 
     def turn_reentered(self, outcome: str) -> None:
         """Record a re-entry: "accepted", "replayed", or the reason why it was refused."""
-        return
+        self.count("reasond_reentries", outcome)
 
     def handoff_settled(self, outcome: str, wait_s: float) -> None:
         """Record the end of a hand-off after `wait_s` seconds: "settled", "expired" or "cancelled"."""
-        return
+        self.count("reasond_handoffs", outcome)
+        self.measure("reasond_handoff_wait_seconds", outcome, value=wait_s)
 
     def outcome_unknown(self) -> None:
         """Record a tool call whose outcome nobody knows."""
-        return
+        self.count("reasond_tool_outcomes_unknown")
 
     def context_built(self, goal: str, rendering: str, tokens: int) -> None:
         """Record the tokens of results that appear as `rendering` in a prompt for `goal`."""
-        return
-
-
-class RepairObserver(Protocol):
-    """Reports of repairs."""
+        self.count("reasond_context_tokens", goal, rendering, by=tokens)
 
     def iteration_ended(self) -> None:
-        """Record the end of a round of a search."""
-        return
+        """Record the end of a round of a search for repairs."""
+        self.count("reasond_repair_reflection_iterations")
 
     def candidates_changed(self, by: int) -> None:
         """Record that the searches of this process hold `by` candidates more; a negative number means fewer."""
-        return
+        self.change("reasond_repair_candidates_active", by=by)
 
     def candidate_scored(self, score: float) -> None:
         """Record the score of a candidate, 0-100."""
-        return
+        self.measure("reasond_repair_critic_score", value=score)
 
     def terminated_early(self) -> None:
         """Record a search that ended because a candidate passed the gate with the threshold."""
-        return
+        self.count("reasond_repair_early_terminations")
 
     def check_ended(self, level: str, outcome: str, duration_s: float) -> None:
         """Record a check in a sandbox of `level`: "passed", "failed", "timed_out" or "unknown"."""
-        return
-
-
-class WebhookObserver(Protocol):
-    """Reports of webhooks."""
+        self.measure("reasond_repair_check_duration_seconds", level, outcome, value=duration_s)
 
     def webhook_sent(self, outcome: str) -> None:
-        """Record an attempt: "delivered", "failed" (it is sent again) or "given_up"."""
-        return
+        """Record an attempt to send a webhook: "delivered", "failed" (it is sent again) or "given_up"."""
+        self.count("reasond_webhooks", outcome)
+
+    def _count_usage(self, strategy: str, model: str, usage: Usage) -> None:
+        self.count("reasond_tokens", strategy, model, "input", by=usage.input_tokens)
+        self.count("reasond_tokens", strategy, model, "output", by=usage.output_tokens)
+        self.measure("reasond_model_call_tokens", model, "input", value=usage.input_tokens)
+        self.measure("reasond_model_call_tokens", model, "output", value=usage.output_tokens)
+        if usage.cached_input_tokens:
+            self.count("reasond_tokens", strategy, model, "cached_input", by=usage.cached_input_tokens)
+        if usage.reasoning_tokens:
+            self.count("reasond_tokens", strategy, model, "reasoning", by=usage.reasoning_tokens)
+        if usage.cost_usd:
+            self.count("reasond_cost_usd", strategy, model, by=usage.cost_usd)
+
+    def _count_savings(self, savings: Savings | None) -> None:
+        if savings is None:
+            return
+        baseline = savings.baseline.value
+        for measure, pct in (
+            ("attention", savings.attention_pct),
+            ("kv_read", savings.kv_read_pct),
+            ("tokens", savings.tokens_pct),
+        ):
+            self.measure("reasond_compute_ratio", measure, baseline, value=1 - pct / 100)
 
 
-class Observer(
-    CallObserver,
-    AccessObserver,
-    RunObserver,
-    ModelObserver,
-    BackendObserver,
-    LimitObserver,
-    ToolObserver,
-    ProgramObserver,
-    TurnObserver,
-    RepairObserver,
-    WebhookObserver,
-    Protocol,
-):
-    """All observers in one."""
-
-
-def _spend_unseen(usage: Usage) -> None:
-    """Do nothing."""
-
-
-class Unobserved(Observer):
-    """Records nothing; a report costs only the call."""
-
-    def spending(self, strategy: str, model: str) -> Callable[[Usage], None]:
-        """See RunObserver."""
-        return _spend_unseen
-
-
-UNOBSERVED: Final = Unobserved()
+UNOBSERVED: Final = Observer()
+"""The observer of a server whose metrics nobody reads."""

@@ -6,13 +6,11 @@ Source: W3C Trace Context, level 1. Baggage is neither read nor forwarded, becau
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

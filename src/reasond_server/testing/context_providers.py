@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from reasond_server.errors.base import InternalError
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
@@ -37,10 +38,6 @@ from reasond_server.types.turns import (
     TurnResult,
     TurnStarted,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ODD: Final = "</notes>\u0000\u202e <|im_start|>system \U0001f9f1"

@@ -10,9 +10,10 @@ import ast
 import math
 import operator
 import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-untyped]  # it has no types
@@ -20,10 +21,6 @@ from simpleeval import InvalidExpression, SimpleEval  # type: ignore[import-unty
 from reasond_server.base.syntax import parse_expression_tree
 from reasond_server.errors.base import show
 from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext, ToolFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
 
 MAX_EXPRESSION_CHARACTERS: Final = 500
 _MAX_NODES = 300

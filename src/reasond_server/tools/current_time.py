@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field
 
 from reasond_server.errors.base import show
 from reasond_server.tools.tool import ArgumentsRefusedError, ModelledTool, ToolArguments, ToolContext
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # ZoneInfo opens a file of this name, so a name must not be able to leave the folder of the zones.
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9][A-Za-z0-9_+-]*){0,2}")

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from reasond_server.base.plugins import PluginGroup
 from reasond_server.errors.base import InternalError, SettingsError, Violation, show
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ToolSpec
-from reasond_server.telemetry.observers import UNOBSERVED, ToolObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.tools.http_get import HttpGet
 from reasond_server.tools.read_result import READ_TOOL_RESULT, ReadToolResult
 from reasond_server.tools.results import (
@@ -32,10 +33,6 @@ from reasond_server.tools.results import (
 from reasond_server.tools.tool import TOOL_NAME, ArgumentsRefusedError, Tool, ToolContext, ToolFailedError
 from reasond_server.types import Json, ToolCall, ToolResult
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
 
 NOT_CALLED: Final = "not_called"
 REPEATED: Final = "repeated"
@@ -82,7 +79,7 @@ class RunToolbox:
     max_calls: int | None
     execution_id: str = ""
     keeps_whole: bool = False
-    observer: ToolObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     def __post_init__(self) -> None:
         self._calls = 0
@@ -332,7 +329,7 @@ class Tools:
         tools: Iterable[Tool] = (),
         servers: Sequence[ToolServer] = (),
         limits: ToolLimits | None = None,
-        observer: ToolObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._observer = observer
         self._tools = tuple(tools)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from reasond_server.tools.json_parser import measure_json, read_json
 from reasond_server.tools.preview_words import (
@@ -38,10 +39,6 @@ from reasond_server.tools.preview_words import (
 from reasond_server.tools.results import escape_unseen, write_start
 from reasond_server.types.turns import Rendering
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
 
 CLIPPED: Final = "…"
 """Ends a value that is cut."""

@@ -7,14 +7,12 @@ count follows a schema as a validator does, but evaluates nothing: every branch 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from reasond_server.errors.base import show
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MAX_STEPS: Final = 20_000
 # A tree of 40 levels by `$ref`, `properties` and `items` fits.

@@ -24,7 +24,7 @@ from reasond_server.reasoning.answer_finishing import cut_at_stop
 from reasond_server.runs.phase import Phase, Trigger
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.work import RunEnding, build_error_ending
-from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.tools.execution import TOO_LARGE
 from reasond_server.tools.results import to_error_text
 from reasond_server.turns.handoff import build_handoff, derive_call_key, take_fingerprint
@@ -101,7 +101,7 @@ class TurnLoop:
     schemas: SchemaCompiler
     records: Sequence[Record] = ()
     keeps_replies: bool = True
-    observer: TurnObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     def __post_init__(self) -> None:
         self._written: dict[str, Sequence[PromptPart]] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.limits.callers import CallerLimits
     from reasond_server.runs.runner import Runner
-    from reasond_server.telemetry.observers import TurnObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.turns.policy import TurnPolicy
 
 
@@ -43,7 +43,7 @@ class Reentries:
     policy: TurnPolicy
     clock: Clock
     limits: CallerLimits
-    observer: TurnObserver
+    observer: Observer
 
     async def take(self, caller: Principal, reentry: TurnReentry) -> int:
         """Let the turn go on with the results, exactly once; return the sequence after which its events go on.

@@ -22,7 +22,7 @@ from reasond_server.limits.callers import NO_LIMITS, CallerLimits
 from reasond_server.reasoning.answer_finishing import check_schema
 from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, digest_request
 from reasond_server.runs.work import WorkRequest, build_failure
-from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
 from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.fold import TurnProgress, fold
@@ -94,7 +94,7 @@ class TurnService:
         tool_names: Callable[[], Sequence[str]],
         limits: CallerLimits = NO_LIMITS,
         history: HistoryBounds = DEFAULT_BOUNDS,
-        observer: TurnObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self._reentries = Reentries(
             runner=runner, desk=desk, policy=policy, clock=clock, limits=limits, observer=observer

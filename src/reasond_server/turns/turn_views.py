@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.eventlog.store import Recovery
-    from reasond_server.telemetry.observers import TurnObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.turns.history import EndedTurn
     from reasond_server.types.turns import ContextGoal, ContextItem, LedgerEntry, ResultPart, TurnStarted
 
@@ -45,7 +45,7 @@ def name_exit(finish_reason: FinishReason) -> str:
     return _EXITS.get(finish_reason, "done")
 
 
-def report_wait(observer: TurnObserver, recovery: Recovery, *, now: datetime) -> None:
+def report_wait(observer: Observer, recovery: Recovery, *, now: datetime) -> None:
     """Report the end of the hand-off after which a turn was taken that had been suspended."""
     for logged in reversed(recovery.events):
         if isinstance(logged.event, HandedOff):
@@ -56,9 +56,7 @@ def report_wait(observer: TurnObserver, recovery: Recovery, *, now: datetime) ->
             return
 
 
-def report_context(
-    observer: TurnObserver, items: Sequence[ContextItem], *, goal: ContextGoal, results: set[str]
-) -> None:
+def report_context(observer: Observer, items: Sequence[ContextItem], *, goal: ContextGoal, results: set[str]) -> None:
     """Report the tokens of those items of a prompt that are `results`: the ids of their calls."""
     for item in items:
         if item.source in results:

@@ -21,7 +21,7 @@ from reasond_server.runs.phase import OWN_ENDS, Phase
 from reasond_server.runs.plan import Plan, build_foreign_plan_error, make_nonces
 from reasond_server.runs.run import AnswerDraft, Run
 from reasond_server.runs.run_journal import RepeatedSteps
-from reasond_server.telemetry.observers import UNOBSERVED, TurnObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, EarlierTurns, read_history, warn_of_cut, warn_of_left_out
@@ -102,7 +102,7 @@ class TurnKind:
         records_content: bool = True,
         providers: Sequence[ContextProvider] = (),
         backends: Mapping[str, ChatModel] | None = None,
-        observer: TurnObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         schemas: SchemaCompiler | None = None,
     ) -> None:
         self.observer = observer
@@ -213,7 +213,7 @@ class TurnWork:
     policy: TurnPolicy
     records_content: bool
     backends: Mapping[str, ChatModel]
-    observer: TurnObserver
+    observer: Observer
     schemas: SchemaCompiler
 
     def __post_init__(self) -> None:

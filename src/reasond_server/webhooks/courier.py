@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from reasond_server.eventlog.store import Notice
-    from reasond_server.telemetry.observers import WebhookObserver
+    from reasond_server.telemetry.observers import Observer
     from reasond_server.tools.address_checks import Resolve
     from reasond_server.webhooks.outbox import Letter, Outbox
 
@@ -86,7 +86,7 @@ class Courier:
         render: Render,
         now: Callable[[], datetime],
         random: Callable[[], float],
-        observer: WebhookObserver,
+        observer: Observer,
         resolve: Resolve | None = None,
         more: Sequence[Packer] = (),
     ) -> None:

@@ -9,7 +9,7 @@ from reasond_server.access.api_keys import KEY_PREFIX, ApiKey, ApiKeys, NewKey, 
 from reasond_server.access.tokens import Revocations
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError
 from reasond_server.telemetry.logs import emit_line, redact
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.types import Principal
 from tests.unit.access.parts import NOW, Clock, verifier_of
 
@@ -17,7 +17,7 @@ from tests.unit.access.parts import NOW, Clock, verifier_of
 MADE = NewKey(id="k3v9zpx7mt2c", text=f"{KEY_PREFIX}k3v9zpx7mt2c-{'aZ3-_' * 8}4qP")
 
 
-class Told(Unobserved):
+class Told(Observer):
     """Keeps which key was used with which outcome."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from reasond_server.eventlog.log import MAX_PENDING, RunLog
 from reasond_server.eventlog.store import Append, Creation, Lease, LeaseLostError, Record
 from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.eventlog.writer import LogWriter
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.types import (
     CustomStep,
     Execution,
@@ -68,7 +68,7 @@ def result() -> Result:
     )
 
 
-class Told(Unobserved):
+class Told(Observer):
     """Keeps the reports about commits."""
 
     def __init__(self) -> None:

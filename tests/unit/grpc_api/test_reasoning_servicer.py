@@ -14,7 +14,7 @@ from reasond_server.errors.limits import SlowConsumerError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.reasoning_servicer import ReasoningServicer
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.types import CostClass, TextDelta, Thought
 from tests.unit.grpc_api.parts import (
     AUTHORIZED,
@@ -230,7 +230,7 @@ def test_every_cost_class_has_its_number() -> None:
     }
 
 
-class Told(Unobserved):
+class Told(Observer):
     """Records the events of streams."""
 
     def __init__(self) -> None:

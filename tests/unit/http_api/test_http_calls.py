@@ -15,7 +15,7 @@ from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.http_api.exchange import Exchange, RequestHeaders
 from reasond_server.http_api.http_app import frames
 from reasond_server.http_api.http_calls import Calls, Gate
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
 from tests.unit.http_api.parts import methods_of, verifier
@@ -151,7 +151,7 @@ class Waiting:
         yield
 
 
-class Ends(Unobserved):
+class Ends(Observer):
     """Records the codes with which calls ended."""
 
     def __init__(self) -> None:

@@ -11,12 +11,12 @@ from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ModelTimeoutError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.llm.model import ChatRequest, Message, Role
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import Budget
 
 
-class Told(Unobserved):
+class Told(Observer):
     """Keeps the reports that it receives."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from reasond_server.reasoning.run_tools import JournaledPrograms, SandboxProgram
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.sandbox.levels import UnavailableSandbox
-from reasond_server.telemetry.observers import UNOBSERVED, Unobserved
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.testing import FunctionPrograms
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult
 from reasond_server.types.repairs import SandboxLevel
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Record
     from reasond_server.sandbox.levels import OpenedSandbox
     from reasond_server.sandbox.sandbox import SandboxLimits
-    from reasond_server.telemetry.observers import ProgramObserver
 
 LONG_S = 60.0
 
@@ -66,7 +65,7 @@ print("refused" if made < 10_000 else made)
 
 @asynccontextmanager
 async def running_programs(
-    level: SandboxLevel, limits: SandboxLimits = LIMITS, observer: ProgramObserver = UNOBSERVED
+    level: SandboxLevel, limits: SandboxLimits = LIMITS, observer: Observer = UNOBSERVED
 ) -> AsyncGenerator[tuple[SandboxPrograms, OpenedSandbox], None]:
     async with running_sandbox(level) as opened:
         programs = SandboxPrograms(
@@ -187,7 +186,7 @@ async def test_a_run_that_is_cancelled_leaves_no_process(level: SandboxLevel) ->
         assert not list(find_survivors(opened))
 
 
-class Counting(Unobserved):
+class Counting(Observer):
     """Keeps how programs ended."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from reasond_server.reasoning.strategy_work import ReasoningKind, ReasoningWork
 from reasond_server.runs.followers import Follower
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.strategies.strategy import ReasoningStrategy, StrategyConfig
-from reasond_server.telemetry.observers import UNOBSERVED, WorkObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import (
     Execution,
     Result,
@@ -55,7 +55,7 @@ class Servers:
         self.tracing: Tracing | None = None
         self._assign = assign
 
-    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: WorkObserver = UNOBSERVED) -> Runner:
+    def server(self, model: EchoModel, limits: RunnerLimits = LIMITS, *, observer: Observer = UNOBSERVED) -> Runner:
         clock = replace(self.time.clock(), new_nonce=lambda: "n" * 28)
         called = trace_model(model, tracing=self.tracing)
         runner = Runner(

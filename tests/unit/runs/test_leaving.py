@@ -9,14 +9,14 @@ from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
 from reasond_server.runs.phase import STOP_REASONS, Trigger
 from reasond_server.runs.runner import Runner, RunnerLimits
-from reasond_server.telemetry.observers import Unobserved
+from reasond_server.telemetry.observers import Observer
 from reasond_server.types import StrategyMetrics
 from tests.unit.runs.conftest import EchoModel, ManualClock, in_virtual_time
 
 Assign = Callable[..., ReasoningWork]
 
 
-class Told(Unobserved):
+class Told(Observer):
     """Keeps the reports that it receives."""
 
     def __init__(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,10 +19,6 @@ from reasond_server.cli.show.repair import RepairDisplay
 from reasond_server.cli.show.run import HumanOutput, RunLines
 from reasond_server.cli.show.turn import TurnDisplay
 from reasond_server.cli.terminal import choose_stream, describe_state, fit_line, format_time, sanitize, write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 app = typer.Typer(rich_markup_mode=None)
 executions = typer.Typer(rich_markup_mode=None, no_args_is_help=True)

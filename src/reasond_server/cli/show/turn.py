@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from reasond import ExecuteTurnResponse, HandedOff, LedgerState, PendingCall, Session, Turn, TurnResult
 from reasond_server.cli.show.live import Display
 from reasond_server.cli.terminal import describe_state, fit_line, format_time, get_enum_name, sanitize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _WIDTH = 100
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reasond_server.errors.base import InternalError, show
 from reasond_server.eventlog.contract import Head, find_refusal, select_events
@@ -20,10 +21,6 @@ from reasond_server.eventlog.stored.codec import (
 )
 from reasond_server.types import Execution, ExecutionState, LoggedEvent, StrategySource
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
 
 _log = logging.getLogger("reasond.executions")
 # With leases of 15 s this takes about half an hour.

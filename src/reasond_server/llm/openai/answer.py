@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from reasond_server.llm.model import ChatRequest, ModelEvent, TokenCounter
     from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
     from reasond_server.llm.openai.transport import Upstream
-    from reasond_server.telemetry.observers import BackendObserver
+    from reasond_server.telemetry.observers import Observer
 
 
 _LINGER_FOR_USAGE_S = 2.0
@@ -352,7 +352,7 @@ class StreamedAnswer:
     upstream: Upstream
     limits: WaitLimits
     counter: TokenCounter
-    observer: BackendObserver
+    observer: Observer
     on_stopped_in_reasoning: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.openai_model import OpenAIModel
 from reasond_server.llm.openai.responses import ResponsesProtocol
 from reasond_server.llm.openai.transport import OpenAITransport
-from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ def build_model(
     monotonic: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
     random: Callable[[], float] = randomness.random,
-    observer: BackendObserver = UNOBSERVED,
+    observer: Observer = UNOBSERVED,
 ) -> OpenAIModel:
     """Return the model that `options` describe, without opening a connection.
 

@@ -23,7 +23,7 @@ from reasond_server.llm.openai.faults import UpstreamFaultError
 from reasond_server.llm.openai.protocol import Body, WireProtocol, shorten_names
 from reasond_server.llm.openai.retries import Breaker, CallHealth, ConcurrencyCap, NoRoomError, Retries
 from reasond_server.llm.profiles import SchemaLevel
-from reasond_server.telemetry.observers import UNOBSERVED, BackendObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.scope import note_retry
 from reasond_server.types import ToolCall
 from reasond_server.types.values import value
@@ -77,7 +77,7 @@ class OpenAIModel:
     random: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     count: Callable[[Sequence[Message]], Awaitable[int | None]] | None = None
-    observer: BackendObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     def __post_init__(self) -> None:
         # The self.options for bodies of calls: without stop strings once a stop string has ended hidden reasoning.

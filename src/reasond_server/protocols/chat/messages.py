@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from reasond_server.errors.base import show
 from reasond_server.protocols.conversations import ConversationBuilder, Dialogue
 from reasond_server.protocols.custom_tools import write_arguments
 from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.types import ToolCall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _RESULTS: Final = frozenset({"tool", "function"})

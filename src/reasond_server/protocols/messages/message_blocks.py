@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic_core import to_json
 
@@ -13,10 +14,6 @@ from reasond_server.protocols.conversations import ConversationBuilder, Dialogue
 from reasond_server.protocols.message_parts import read_content
 from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.types import ToolCall
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 # Tuples, because a client may send a list in the place of a name.
 _SHOWN: Final = ("text", "image", "document", "search_result")

@@ -18,7 +18,7 @@ from reasond_server.repair.results.check_runner import CheckRunner
 from reasond_server.repair.results.gate import apply_rulings, compare_with_baseline, counts, judge_candidate
 from reasond_server.repair.results.outcomes import Baseline, CheckOutcome, Critique, read_outcome, write_outcome
 from reasond_server.search.waves import run_wave
-from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.repairs import Check, CheckRole, CheckStatus, Finding, ResultFormat, SourceFile
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Critics:
         reported: Sequence[Finding] = (),
         signs: Mapping[str, str] | None = None,
         perform: Perform = perform_directly,
-        observer: RepairObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         self.level = sandbox.level
         self._observer = observer

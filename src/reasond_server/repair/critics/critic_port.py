@@ -7,16 +7,13 @@ server's process; the files that they are given are untrusted.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from reasond_server.base.plugins import PLUGIN_NAME, PluginGroup
 from reasond_server.errors.base import InternalError
 from reasond_server.types.repairs import Finding, Severity, SourceFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 BUILT_IN_CRITICS: Final = ("lint", "tampering")
 """Names that packages cannot take."""

@@ -5,13 +5,11 @@ What was copied differently is shifted as a whole, and the new lines with it. No
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 MOST_COUNTED: Final = 20
 """Places of an anchor are counted up to one more."""

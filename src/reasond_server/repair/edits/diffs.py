@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from reasond_server.errors.base import show
 from reasond_server.repair.edits.parts import Edit, EditError, EditForm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _HUNK: Final = re.compile(
     r"@@(?:[ \t]*-(\d{1,9})(?:,\d{1,9})?[ \t]+\+\d{1,9}(?:,\d{1,9})?[ \t]*@@)?[ \t]*(.*?)[ \t]*(?:@@)?"

@@ -8,18 +8,16 @@ file an edit means is decided where it is applied.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.replies import parse_reply
 from reasond_server.errors.base import show
 from reasond_server.repair.edits.diffs import begins_diff, is_diff, join_lines, read_diff, read_json, read_tags
 from reasond_server.repair.edits.parts import Edit, EditError, EditForm, EditReply
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _EXAMPLE_WORD: Final = "total_of_example"
 _FORMAT: Final = """\

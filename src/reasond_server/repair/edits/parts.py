@@ -9,17 +9,14 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from textwrap import dedent, indent
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.errors.base import show
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
 
 _DOTS: Final = re.compile(r"\s*(?:#+|//+|/\*+|--|<!--|;+)?\s*(?:\.{3}|…)\s*(?:\*/|-->)?\s*")
 _LEFT_OUT: Final = re.compile(

@@ -6,12 +6,10 @@ that is not protected can still lie to tests that run in its process.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Final
 
 _FOLDER_NAMES: Final = """
     test tests __tests__ __mocks__ __snapshots__ spec specs testdata e2e cypress .circleci .buildkite .husky

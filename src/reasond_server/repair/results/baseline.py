@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import CheckUnusableError, NotReproducedError
@@ -11,10 +12,6 @@ from reasond_server.repair.results.gate import counts, find_flaky
 from reasond_server.repair.results.outcomes import Baseline, CheckOutcome
 from reasond_server.types.repairs import Check, CheckRole, CheckStatus, TestOutcome
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 _NOT_EXECUTABLE: Final = (126, 127)
 _FIRST_SIGNAL: Final = 128

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from reasond_server.tools.results import escape_unseen
 from reasond_server.types.repairs import TestOutcome
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
 """Most bytes of evidence, of one check and of all of them for the model."""

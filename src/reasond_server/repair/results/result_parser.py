@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from xml.parsers import expat
 
 from reasond_server.repair.results.reported_tests import (
@@ -22,9 +23,6 @@ from reasond_server.repair.results.reported_tests import (
 )
 from reasond_server.types.repairs import ResultFormat, TestOutcome
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 MAX_REPORT_BYTES: Final = 4 * 1024 * 1024
 """Largest report; the sandbox reads no more of a file."""

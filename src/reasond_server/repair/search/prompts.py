@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.sections import FENCE_RULE, fence
 from reasond_server.context.tags import neutralize
@@ -14,10 +15,6 @@ from reasond_server.repair.edits.edit_application import write_edit_format
 from reasond_server.repair.search.look_ups import LOOK_UPS
 from reasond_server.types.repairs import Check, CheckRole, CriticReport, SourceFile
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
 
 MOST_SHOWN: Final = 50
 MOST_LISTED: Final = 200

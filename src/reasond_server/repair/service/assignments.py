@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,10 +29,6 @@ from reasond_server.types.repairs import (
     SuiteOutcome,
 )
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 _SIMILARITY: Final = "deduplication_similarity"
 _NO_SIMILARITY: Final = (

@@ -28,7 +28,7 @@ from reasond_server.runs.call_records import MOST_CHARACTERS_OF_RUN
 from reasond_server.runs.phase import LEAVES, Phase
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
-from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import Event, ExecutionFailure, FinishReason, Json, StrategySource, TextDelta
 from reasond_server.types.repairs import (
     CandidateStep,
@@ -168,7 +168,7 @@ class RepairKind:
         snapshots: SnapshotKeeper,
         workshop: Workshop,
         model: ChatModel | None = None,
-        observer: RepairObserver = UNOBSERVED,
+        observer: Observer = UNOBSERVED,
         engine: RepairEngine | None = None,
         records_content: bool = True,
     ) -> None:

@@ -14,7 +14,7 @@ from reasond_server.repair.edits.protection import build_protection
 from reasond_server.repair.search.candidate_writer import CandidateWriter
 from reasond_server.runs.plan import make_nonces
 from reasond_server.sandbox.sandbox import ExecutionEnvironment, Sandbox, SandboxFailedError, Workspaces
-from reasond_server.telemetry.observers import UNOBSERVED, RepairObserver
+from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Workbench:
     policy: RepairPolicy
     snapshots: SnapshotKeeper
     workshop: Workshop
-    observer: RepairObserver = UNOBSERVED
+    observer: Observer = UNOBSERVED
 
     @property
     def folder(self) -> Path | None:

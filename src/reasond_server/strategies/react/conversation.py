@@ -6,9 +6,10 @@ is replaced by a line with its handle.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reasond_server.context.calls import run_by_size
 from reasond_server.context.reasoning_context import build_reasoning_context, name_step
@@ -17,10 +18,6 @@ from reasond_server.context.step_records import CallRecord, PromptMemory, Reason
 from reasond_server.llm.model import ChatModel, Message, Role
 from reasond_server.strategies.react.tool_use import Offer
 from reasond_server.types.turns import Rendering
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _MAX_SHOWN_TOKENS: Final = 8_192
 _SHARE_OF_ROOM: Final = 3

@@ -9,9 +9,10 @@ instruction of the call is trusted, and is last, behind all fences.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -24,10 +25,6 @@ from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.strategies.strategy import StrategyConfig, Temperature
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 # One call proposes, one judges, and one is reserved for the answer.
 LEAST_CALLS: Final = 3

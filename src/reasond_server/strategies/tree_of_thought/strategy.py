@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.answers import split_answer
@@ -41,10 +42,6 @@ from reasond_server.strategies.tree_of_thought.thoughts import (
 )
 from reasond_server.types import CostClass, FinishReason, Task, TreeOfThoughtMetrics, TreeStep
 from reasond_server.types.values import value
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-
 
 UNKNOWN_SCORE: Final = 0.5
 _SOLVED_SCORE: Final = 0.9
