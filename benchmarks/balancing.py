@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import reasond
-from benchmarks.machine import circumstances
+from benchmarks.machine import make_goal, write_report
 from reasond_server.testing import FunctionModel, Reply, running_server
 from scripts.typescript_client import prepare_client
 from tests.clients.scenario_servers import COMMON, mint
@@ -136,15 +136,10 @@ def main() -> None:
             "{policy:<17} {calls} calls, {busy_share:6.1%} at the busy server, {failed} failed  "
             "p50 {p50_ms:.0f} p99 {p99_ms:.0f} ms, {of_ideal:.2f} of the ideal".format(**row)
         )
-    goals = [
-        {"what": f"p99 over the ideal, {row['policy']}", "bound": "at most", "goal": GOAL, "measured": row["of_ideal"]}
-        | {"is_met": row["of_ideal"] <= GOAL}
-        for row in rows[2:]
-    ]
+    goals = [make_goal(f"p99 over the ideal, {row['policy']}", "at most", GOAL, row["of_ideal"]) for row in rows[2:]]
     if options.client != "go":
         return
-    report = {"circumstances": circumstances(PACKAGES), "rows": rows, "goals": goals}
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, rows=rows, goals=goals)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.machine import circumstances
+from benchmarks.machine import write_report
 from benchmarks.one_postgres import EVENTS
 from benchmarks.one_postgres import RESULTS as COSTS
 
@@ -162,13 +162,7 @@ def main() -> None:
         del outcome["waits_s"]
         rows.append(asdict(fleet) | {name: float(f"{each:.3g}") for name, each in outcome.items()})
         print(rows[-1])
-    RESULTS.write_text(
-        json.dumps(
-            {"circumstances": circumstances(("reasond-server",)), "costs": asdict(costs), "cases": rows}, indent=1
-        )
-        + "\n",
-        encoding="utf-8",
-    )
+    write_report(RESULTS, ("reasond-server",), costs=asdict(costs), cases=rows)
 
 
 if __name__ == "__main__":

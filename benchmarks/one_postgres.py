@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from benchmarks.machine import circumstances
+from benchmarks.machine import write_report
 from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
 from tests.engines.postgres import PostgresServer, is_postgres_here, running_postgres
 from tests.stores.logs import HandWrittenLog, first_event, step
@@ -151,10 +150,7 @@ def main() -> None:
         found = asyncio.run(run(server, seconds=wanted.seconds))
     for case, rows in (*found["batches"].items(), ("reads", found["reads"]), *found["listeners"].items()):
         print(f"{case:>8}", rows)
-    RESULTS.write_text(
-        json.dumps({"circumstances": circumstances(("reasond-server", "psycopg")), **found}, indent=1) + "\n",
-        encoding="utf-8",
-    )
+    write_report(RESULTS, ("reasond-server", "psycopg"), **found)
 
 
 if __name__ == "__main__":

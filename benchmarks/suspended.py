@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import os
 import statistics
 import sys
@@ -24,21 +23,25 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.machine import circumstances
-from benchmarks.turning import ANSWER, CALLER, CallingModel, open_core
+from benchmarks.instant import InstantModel
+from benchmarks.machine import write_report
+from reasond_server.assembly.core import Core, assemble
 from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
 from reasond_server.base.clock import Clock
+from reasond_server.config import load
+from reasond_server.llm.model import ChatModel, ChatRequest, Finished, ModelEvent, ModelFinish, Role, Text
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import ScriptedModel
+from reasond_server.tools.execution import Tools
+from reasond_server.types import Principal, ToolCall, Usage
 from reasond_server.types.turns import TurnReentry, TurnStart
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.napping import UNTIL_CALLED, NappingKind
 from tests.turning import Note, client_tool, settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
-    from reasond_server.assembly.core import Core
     from reasond_server.eventlog.store import ExecutionStore
 
 RESULTS = Path(__file__).resolve().parent / "results" / "suspended.json"
@@ -54,6 +57,52 @@ HOLDING: Final = 200
 MEGA: Final = 1_000_000
 READ: Final = ("open_file", '{"path": "a.txt"}')
 NOTE: Final = '{"text": "a"}'
+CALLER: Final = Principal(subject="bench", tenant="bench", permissions=frozenset({"admin"}))
+ANSWER: Final = "done"
+
+
+class CallingModel(InstantModel):
+    """Calls one tool in each reply, in the order of `calls` (name, arguments as JSON), and then answers."""
+
+    name = "calling"
+    context_window = 32_768  # type: ignore[assignment]  # None in the class above
+    has_native_tools = True
+
+    def __init__(self, calls: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self._calls = calls
+
+    async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Call the next tool, or answer after the last one."""
+        done = sum(message.role is Role.TOOL for message in request.messages)
+        usage = Usage(input_tokens=512, output_tokens=16, model_calls=1)
+        if done < len(self._calls):
+            name, arguments = self._calls[done]
+            yield ToolCall(call_id=f"call_{done}", name=name, arguments_json=arguments)
+            yield Finished(reason=ModelFinish.TOOL_CALLS, usage=usage)
+        else:
+            yield Text(text=ANSWER)
+            yield Finished(reason=ModelFinish.STOP, usage=usage)
+
+
+@asynccontextmanager
+async def open_core(
+    model: ChatModel,
+    *,
+    store: ExecutionStore,
+    tools: Sequence[Any] = (),
+    settings: Mapping[str, str] | None = None,
+) -> AsyncGenerator[Core, None]:
+    """Open reasond's core without a listener, over `store`."""
+    loaded = load(None, dict(settings or {})).settings
+    core = assemble(loaded, model=model, store=store, tools=Tools(tools=tools))
+    await core.tools.start()
+    core.runner.begin()
+    try:
+        yield core
+    finally:
+        await core.runner.stop()
+        await core.tools.aclose()
 
 
 def _now() -> datetime:
@@ -177,7 +226,7 @@ async def measure(wanted: int, resumed: int, urls: Sequence[tuple[str, str]], fo
 
 def report_of(wanted: int, resumed: int) -> dict[str, Any]:
     """Measure and return the report."""
-    load_before = os.getloadavg()[0]
+    load_before = round(os.getloadavg()[0], 1)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         urls = [("SQLite", f"sqlite:///{folder}/resumed.db")]
@@ -185,15 +234,8 @@ def report_of(wanted: int, resumed: int) -> dict[str, Any]:
             urls.append(("PostgreSQL", stack.enter_context(running_postgres()).new_database()))
             migrate_stores(url=urls[-1][1], data_dir="")
         found = asyncio.run(measure(wanted, resumed, urls, folder))
-    return {
-        "circumstances": circumstances(PACKAGES),
-        "load_before": round(load_before, 1),
-        "load_after": round(os.getloadavg()[0], 1),
-        **found,
-        "most_mb": MOST_MB,
-        "most_resume_s": MOST_RESUME_S,
-        "resumed": resumed,
-    }
+    loads = {"load_before": load_before, "load_after": round(os.getloadavg()[0], 1)}
+    return {**loads, **found, "most_mb": MOST_MB, "most_resume_s": MOST_RESUME_S, "resumed": resumed}
 
 
 def main() -> int:
@@ -214,8 +256,7 @@ def main() -> int:
             f"p99 {row['p99_ms']:.0f} ms"
         )
     print(f"load of the machine: {report['load_before']} before, {report['load_after']} after")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, **report)
     is_held = all(row["mb"] < MOST_MB for row in report["holding"])
     is_resumed = all(row["p99_ms"] < 1000 * MOST_RESUME_S for row in report["resuming"])
     return 0 if is_held and is_resumed else 1

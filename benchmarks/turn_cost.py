@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import tempfile
@@ -24,9 +23,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.machine import circumstances, new_event_loop, pin, two_processors
-from benchmarks.suspended import open_store
-from benchmarks.turning import CALLER
+from benchmarks.machine import new_event_loop, pin, two_processors, write_report
+from benchmarks.suspended import CALLER, open_store
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly.app import tune_garbage_collection
 from reasond_server.assembly.backends import create_model
@@ -267,21 +265,13 @@ async def measure(base_url: str, folder: Path, rounds: int) -> dict[str, Any]:
 def report_of(rounds: int) -> dict[str, Any]:
     """Measure and return the report."""
     core, other = two_processors()
-    load_before = os.getloadavg()[0]
+    load_before = round(os.getloadavg()[0], 1)
     with running_upstream(core=other) as base_url, tempfile.TemporaryDirectory() as folder:
         pin(core)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             found = runner.run(measure(base_url, Path(folder), rounds))
-    return {
-        "circumstances": circumstances(PACKAGES),
-        "load_before": round(load_before, 1),
-        "load_after": round(os.getloadavg()[0], 1),
-        "rounds": rounds,
-        "runs": RUNS,
-        **found,
-        "most_ratio": MOST_RATIO,
-        "most_ledger_us": MOST_LEDGER_US,
-    }
+    about = {"load_before": load_before, "load_after": round(os.getloadavg()[0], 1), "rounds": rounds, "runs": RUNS}
+    return {**about, **found, "most_ratio": MOST_RATIO, "most_ledger_us": MOST_LEDGER_US}
 
 
 def main() -> None:
@@ -298,8 +288,7 @@ def main() -> None:
     for row in report["ledger"]:
         print(f"ledger, {row['logs']:>2} logs at once: {row['us_per_call']:6.1f} us (at most {MOST_LEDGER_US:g})")
     print(f"load of the machine: {report['load_before']} before, {report['load_after']} after")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(f"{json.dumps(report, indent=2)}\n", encoding="utf-8")
+    write_report(RESULTS, PACKAGES, **report)
 
 
 if __name__ == "__main__":
