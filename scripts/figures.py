@@ -1,11 +1,13 @@
 """Fill the tables of benchmarks/README.md and docs/measured.md from benchmarks/results.
 
-The text of the pages is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+The text of the pages is written by hand; a table stands between `<!-- table: NAME -->` and `<!-- end -->`. What the
+tables show is declared in figures.toml.
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,91 +32,7 @@ LEAST_SHARE: Final = 0.005
 SHOWN_BUDGET: Final = 25
 SEARCHES: Final = ("greedy", "best of n", "refine_beam", "lats")
 Report = Mapping[str, Any]
-# What stands on the page, the report, its list, the row that is meant, and the words for it.
-SERVER: Final[Sequence[tuple[str, str, str, Report, str]]] = (
-    (
-        "a unary call over gRPC, 16 callers",
-        "unary",
-        "rows",
-        {"side": "memory", "callers": 16},
-        "{cpu_us:,.0f} µs of processor time, {per_second:,.0f} calls a second",
-    ),
-    (
-        "the same over JSON-RPC",
-        "wire_cost",
-        "rows",
-        {"side": "JSON-RPC"},
-        "{cpu_us:,.0f} µs, {per_second:,.0f} calls a second",
-    ),
-    *(
-        (
-            f"an event of a stream, executions in {store}",
-            "streams",
-            "rows",
-            {"store": store},
-            "{events_per_core_s:,.0f} a second and core; read after {latency_p50_ms:.1f} ms, p99 {latency_p99_ms:.1f}",
-        )
-        for store in ("memory", "SQLite", "PostgreSQL")
-    ),
-    (
-        "a piece of text, joined for 30 ms",
-        "deltas",
-        "rows",
-        {"name": "delta_flush_ms = 30"},
-        "{cpu_us_per_token:.0f} µs a token, first text after {first_text_ms:.0f} ms",
-    ),
-    (
-        "100 callers of a model that takes 200 ms",
-        "upstream_wait",
-        "rows",
-        {"side": "reasond"},
-        "{throughput_share:.0%} of the ideal rate; p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms",
-    ),
-    (
-        "two workers over one, a PostgreSQL beside them",
-        "scale",
-        "rows",
-        {"workers": 2},
-        "{rate_ratio:.2f} times the calls",
-    ),
-    ("an idle stream, of 5,000", "held_streams", "rows", {"kind": "idle"}, "{kib_per_stream:.0f} KiB"),
-    (
-        "a turn over ReAct for the same calls, SQLite, 16 at once",
-        "turn_cost",
-        "rows",
-        {"store": "SQLite", "at_once": 16},
-        "{over_react:.2f} times the processor time",
-    ),
-    (
-        "10,000 suspended turns in SQLite",
-        "suspended",
-        "holding",
-        {"what": "turns", "store": "SQLite"},
-        "{mb:.1f} MB of memory",
-    ),
-    (
-        "a turn of 201 events goes on elsewhere, PostgreSQL",
-        "suspended",
-        "resuming",
-        {"store": "PostgreSQL"},
-        "p50 {p50_ms:.0f} ms, p99 {p99_ms:.0f} ms",
-    ),
-    (
-        "`reasond serve --dev` is ready",
-        "startup",
-        "measures",
-        {"name": "`reasond serve --dev`, from process start to ready"},
-        "after {median:g} {unit}",
-    ),
-    ("memory when ready", "startup", "measures", {"name": "resident memory when ready"}, "{median:.0f} {unit}"),
-    (
-        "growth over the second 10,000 calls, with SQLite",
-        "startup",
-        "measures",
-        {"name": "growth over the next 10,000 calls, with SQLite"},
-        "{median:.1f} {unit}",
-    ),
-)
+DECLARED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 class _Cells(Formatter):
@@ -133,19 +51,19 @@ class Table:
       report: the name of the file of results.
       head: the heads of the columns.
       cells: the formats of the cells of a row, with the row's fields.
-      rows: the field of the report that has the rows, or a function of the report that returns them.
+      rows: the field of the report that has the rows, or the name of the function in ROWS that returns them.
       is_first: whether it is the first table of its report, so that machine and goals belong to it.
     """
 
     report: str
     head: str
     cells: str
-    rows: str | Callable[[Report], Sequence[Report]] = "rows"
+    rows: str = "rows"
     is_first: bool = True
 
     def lines(self, report: Report) -> list[str]:
         """Return the lines of the table, with the machine above and the goals below if it is the first."""
-        rows = report[self.rows] if isinstance(self.rows, str) else self.rows(report)
+        rows = ROWS[self.rows](report) if self.rows in ROWS else report[self.rows]
         cells = [_Cells().vformat(self.cells, (), row).split(" | ") for row in rows]
         lines = table(self.head.split(" | "), cells)
         return [circumstances(report), "", *lines, *goal_lines(report.get("goals", ()))] if self.is_first else lines
@@ -214,112 +132,11 @@ def search_rows(report: Report) -> Sequence[Report]:
     return list(shares.values())
 
 
-TABLES: Final[Mapping[Path, Mapping[str, Table]]] = {
-    PERFORMANCE: {
-        "deltas": Table(
-            "deltas",
-            " | microseconds of CPU per token | share | messages per second | first text after ms",
-            "{name} | {cpu_us_per_token:.0f} | {ratio:.2f} | {messages_per_s:,.0f} | {first_text_ms:.0f}",
-            delta_rows,
-        ),
-        "streams": Table(
-            "streams",
-            "store | events per second and core | CPU of an event, share of a bare grpc.aio message"
-            " | step to client, ms, p50 | p99"
-            " | unary call, microseconds of CPU (share of memory) | unary call, ms (share of memory)",
-            "{store} | {events_per_core_s:,.0f} | {bare_ratio:.2f} | {latency_p50_ms:.1f} | {latency_p99_ms:.1f}"
-            " | {unary_cpu_us:,.0f} ({unary_ratio:.2f}) | {unary_p50_ms:.2f} ({unary_wall_ratio:.2f})",
-        ),
-        "unary": Table(
-            "unary",
-            " | callers | CPU, microseconds | calls per second | p50, ms | p99 | CPU, share | rate, share | of",
-            "{side} | {callers} | {cpu_us:,.0f} | {per_second:,.0f} | {p50_ms:.2f} | {p99_ms:.2f}"
-            " | {cpu_ratio:.2f} | {rate_ratio:.2f} | {base}",
-        ),
-        "jsonrpc": Table(
-            "wire_cost",
-            " | CPU, microseconds (share of gRPC) | calls per second (share of gRPC) | p50, ms | p99",
-            "{side} | {cpu_us:,.0f} ({cpu_ratio:.2f}) | {per_second:,.0f} ({rate_ratio:.2f}) | {p50_ms:.2f}"
-            " | {p99_ms:.2f}",
-        ),
-        "upstream": Table(
-            "upstream_wait",
-            " | calls per second (share of the ideal) | p50, ms | p99 | CPU of a call, microseconds | MiB resident",
-            "{side} | {per_second:.0f} ({throughput_share:.3f}) | {p50_ms:.0f} | {p99_ms:.0f}"
-            " | {cpu_us:,.0f} | {resident_mib:,.0f}",
-            upstream_rows,
-        ),
-        "balancing": Table(
-            "balancing",
-            " | at the busy server | failed | p50, ms | p99 | p99, share of the ideal",
-            "{policy} | {busy_share:.1%} | {failed} | {p50_ms:.0f} | {p99_ms:.0f} | {of_ideal:.2f}",
-        ),
-        "before": Table(
-            "before_after",
-            "path | before | now | share",
-            "{path} | {before_us:,.0f} | {after_us:,.0f} | {share:.2f}",
-            path_rows,
-        ),
-        "scale": Table(
-            "scale",
-            "workers | calls per second of CPU | over one worker | PostgreSQL's CPU per call, microseconds"
-            " | calls per second | over one worker",
-            "{workers} | {per_cpu_s:,.0f} | {ratio:.2f} | {database_cpu_us:,.0f} | {per_second:,.0f}"
-            " | {rate_ratio:.2f}",
-        ),
-        "soak": Table(
-            "scale",
-            "after | resident MB | open files | threads",
-            "{after} | {resident_mb:g} | {files:g} | {threads:g}",
-            held_rows,
-            is_first=False,
-        ),
-        "held": Table(
-            "held_streams",
-            " | streams | KiB per stream | KiB per stream after their end | streams that lost anything",
-            "{kind} | {streams:,} | {kib_per_stream:.1f} | {after_kib_per_stream:.1f} | {lost}",
-        ),
-        "turns": Table(
-            "turn_cost",
-            " | ReAct | resumable ReAct | turn | turn over ReAct | turn over resumable",
-            "{store}, {at_once} at once | {react_ms:.2f} | {kept_ms:.2f} | {turn_ms:.2f} | {over_react:.2f}"
-            " | {over_kept:.2f}",
-        ),
-        "ledger": Table(
-            "turn_cost", "logs at once | microseconds", "{logs} | {us_per_call:.0f}", "ledger", is_first=False
-        ),
-        "suspended": Table("suspended", " | store | MB added", "{count:,} {what} | {store} | {mb:.1f}", "holding"),
-        "resuming": Table(
-            "suspended",
-            "store | p50, ms | p99, ms",
-            "{store} | {p50_ms:.0f} | {p99_ms:.0f}",
-            "resuming",
-            is_first=False,
-        ),
-        "startup": Table(
-            "startup",
-            " | measured | goal: less than",
-            "{name} | {median:g} {unit} | {goal:g} {unit}",
-            "measures",
-        ),
-    },
-    MEASURED: {
-        "savings": Table(
-            "bounded_vs_plain",
-            "tokens of reasoning | windows | attention | KV reads | largest context | tokens in and out",
-            "{written:,} | {windows} | {attention_pct:+.0f} % | {kv_read_pct:+.0f} % | {peak_context_pct:+.0f} %"
-            " | {tokens_pct:+.0f} %",
-            saving_rows,
-            is_first=False,
-        ),
-        "repairs": Table(
-            "repair_search",
-            "search | one fault, 0.05 | 0.2 | two faults, 0.05 | 0.2",
-            "`{search}` | {of_1_5:.1%} | {of_1_20:.1%} | {of_2_5:.1%} | {of_2_20:.1%}",
-            search_rows,
-            is_first=False,
-        ),
-    },
+ROWS: Final[Mapping[str, Callable[[Report], Sequence[Report]]]] = {
+    each.__name__: each for each in (delta_rows, upstream_rows, path_rows, held_rows, saving_rows, search_rows)
+}
+TABLES: Final = {
+    Path(page): {name: Table(**facts) for name, facts in tables.items()} for page, tables in DECLARED["tables"].items()
 }
 
 
@@ -332,9 +149,10 @@ def read(name: str) -> Report:
 def server_lines() -> list[str]:
     """Return what the server costs: one row of each report that tells it, with the program that measured it."""
     rows = []
-    for what, name, part, chosen, told in SERVER:
-        found = next(row for row in read(name)[part] if chosen.items() <= row.items())
-        rows.append([cell(what), told.format_map(found), f"`{name}`"])
+    for each in DECLARED["server"]:
+        listed = read(each["report"])[each.get("rows", "rows")]
+        found = next(row for row in listed if each["chosen"].items() <= row.items())
+        rows.append([cell(each["what"]), each["told"].format_map(found), f"`{each['report']}`"])
     return table(["", "measured", "`python -m benchmarks.…`"], rows)
 
 

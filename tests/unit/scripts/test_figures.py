@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from scripts.figures import (
+    DECLARED,
     PERFORMANCE,
     RESULTS,
-    SERVER,
     Table,
     goal_lines,
     profile_lines,
@@ -88,7 +88,7 @@ def test_the_searches_of_repairs_are_shown_at_one_budget() -> None:
 
 def test_what_the_server_costs_is_told_with_its_program() -> None:
     lines = server_lines()
-    assert len(lines) == len(SERVER) + 2
+    assert len(lines) == len(DECLARED["server"]) + 2
     assert lines[2].endswith("| `unary` |")
 
 
