@@ -34,7 +34,6 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
     async def GetAgentCard(self, request: pb.GetAgentCardRequest, context: Context) -> pb.GetAgentCardResponse:
         """Return the card of this server or of a registered agent."""
-        del context
         found = await self._service.get_card(get_current_principal(), request.agent_id)
         return pb.GetAgentCardResponse(
             card=build_card_message(found.card),
@@ -46,7 +45,6 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
     async def ListAgents(self, request: pb.ListAgentsRequest, context: Context) -> pb.ListAgentsResponse:
         """List registered agents by id."""
-        del context
         page = await self._service.list(
             get_current_principal(),
             capabilities=tuple(request.capabilities),
@@ -57,7 +55,6 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
         """Register an agent or replace its card."""
-        del context
         agent = await self._service.register(
             get_current_principal(),
             agent_id=request.agent_id,
@@ -69,7 +66,6 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
 
     async def DeleteAgent(self, request: pb.DeleteAgentRequest, context: Context) -> pb.DeleteAgentResponse:
         """Remove an agent."""
-        del context
         if not request.agent_id:
             raise invalid("agent_id", "is required")
         await self._service.delete(get_current_principal(), request.agent_id, etag=request.etag)

@@ -62,7 +62,6 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         """Return an execution with its result so far."""
-        del context
         view = read_trace_view(request.trace_view)
         execution_id = require_id(request.execution_id, field="execution_id")
         found = await read_view(self._desk, get_current_principal(), execution_id, with_task=True)
@@ -92,14 +91,12 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         """Cancel an execution and return it."""
-        del context
         execution_id = require_id(request.execution_id, field="execution_id")
         execution = await self._desk.cancel(get_current_principal(), execution_id)
         return pb.CancelExecutionResponse(execution=fill(execution_pb2.Execution(), execution))
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         """List the caller's executions, newest first."""
-        del context
         page = await self._desk.list(
             get_current_principal(),
             strategy=request.strategy,
@@ -118,7 +115,6 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
 
     async def ListModelCalls(self, request: pb.ListModelCallsRequest, context: Context) -> pb.ListModelCallsResponse:
         """List the model calls of an execution of any kind, oldest first."""
-        del context
         page = await self._observed.list_calls(
             get_current_principal(),
             require_id(request.execution_id, field="execution_id"),
@@ -131,7 +127,6 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
 
     async def DeleteExecution(self, request: pb.DeleteExecutionRequest, context: Context) -> pb.DeleteExecutionResponse:
         """Forget an execution."""
-        del context
         await self._desk.delete(get_current_principal(), require_id(request.execution_id, field="execution_id"))
         return pb.DeleteExecutionResponse()
 

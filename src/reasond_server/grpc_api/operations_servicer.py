@@ -71,12 +71,10 @@ class OperationsServicer:
 
     async def GetOperation(self, request: pb.GetOperationRequest, context: Context) -> pb.Operation:
         """Return an operation with its result, if it is done."""
-        del context
         return _build_operation(await self._observed.read_end(get_current_principal(), _read_id(request.name)))
 
     async def ListOperations(self, request: pb.ListOperationsRequest, context: Context) -> pb.ListOperationsResponse:
         """List the caller's operations without their results, newest first; a page has those that it may read."""
-        del context
         if request.name not in {"", _COLLECTION}:
             raise invalid("name", f"must be empty or {_COLLECTION}, got {show(request.name)}")
         if request.filter:
@@ -109,13 +107,11 @@ class OperationsServicer:
 
     async def CancelOperation(self, request: pb.CancelOperationRequest, context: Context) -> empty_pb2.Empty:
         """Cancel an operation; one that is done stays as it is."""
-        del context
         await self._used.cancel(get_current_principal(), _read_id(request.name))
         return empty_pb2.Empty()
 
     async def DeleteOperation(self, request: pb.DeleteOperationRequest, context: Context) -> empty_pb2.Empty:
         """Forget an operation that is done: the contract says that this call cancels none."""
-        del context
         caller, execution_id = get_current_principal(), _read_id(request.name)
         found = await self._used.read_end(caller, execution_id)
         if not found.execution.state.has_ended:

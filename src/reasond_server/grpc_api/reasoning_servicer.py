@@ -220,7 +220,6 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
 
     async def ListStrategies(self, request: pb.ListStrategiesRequest, context: Context) -> pb.ListStrategiesResponse:
         """List the enabled strategies; the page token is the last name of the previous page."""
-        del context
         found = list(self._service.strategies())
         first = _place_after(request.page_token, [info.name for info in found])
         last = first + _page_size(request.page_size)

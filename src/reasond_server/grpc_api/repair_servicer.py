@@ -211,7 +211,6 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
 
     async def Repair(self, request: pb.RepairRequest, context: Context) -> pb.RepairResponse:
         """Work a repair out and return its result."""
-        del context
         task = require_repair_task(request)
         with _naming_fields():
             result = await self._service.run(get_current_principal(), task, request_id=request.request_id)
@@ -234,21 +233,18 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
 
     async def GetRepair(self, request: pb.GetRepairRequest, context: Context) -> pb.GetRepairResponse:
         """Return a repair, with its result once it has ended."""
-        del context
         execution_id = require_id(request.execution_id, field="execution_id")
         found = await self._service.get(get_current_principal(), execution_id)
         return build_repair_view_response(found)
 
     async def CreateSnapshot(self, request: pb.CreateSnapshotRequest, context: Context) -> pb.CreateSnapshotResponse:
         """Keep a manifest and name the contents that are missing."""
-        del context
         return build_snapshot_response(
             await self._service.create_snapshot(get_current_principal(), read_entries(request))
         )
 
     async def UploadBlobs(self, request: pb.UploadBlobsRequest, context: Context) -> pb.UploadBlobsResponse:
         """Store contents that a snapshot misses."""
-        del context
         digests = await self._service.upload_blobs(get_current_principal(), tuple(request.contents))
         return pb.UploadBlobsResponse(digests=digests)
 
@@ -256,7 +252,6 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
         self, request: pb.ListEnvironmentsRequest, context: Context
     ) -> pb.ListEnvironmentsResponse:
         """List the environments of checks."""
-        del request, context
         return fill(pb.ListEnvironmentsResponse(), self._service.list_environments())
 
 

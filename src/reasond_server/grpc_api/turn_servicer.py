@@ -218,7 +218,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def RunTurn(self, request: pb.RunTurnRequest, context: Context) -> pb.RunTurnResponse:
         """Start a turn or go on with one, and return it at the next exit."""
-        del context
         with _naming_fields(request):
             view = await self._service.run(
                 get_current_principal(), read_turn_work(request), request_id=request.request_id
@@ -230,7 +229,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def GetTurn(self, request: pb.GetTurnRequest, context: Context) -> pb.GetTurnResponse:
         """Return a turn with its ledger and what was said to it."""
-        del context
         turn_id = require_id(request.turn_id, field="turn_id")
         view = await self._service.get(get_current_principal(), turn_id, with_conversation=True)
         conversation = None if view.conversation is None else build_conversation_message(view.conversation)
@@ -240,7 +238,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def ListTurns(self, request: pb.ListTurnsRequest, context: Context) -> pb.ListTurnsResponse:
         """List the caller's turns, newest first."""
-        del context
         page = await self._service.list(
             get_current_principal(),
             session_id=request.session_id,
@@ -254,7 +251,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def CancelTurn(self, request: pb.CancelTurnRequest, context: Context) -> pb.CancelTurnResponse:
         """Cancel a turn and return it."""
-        del context
         turn_id = require_id(request.turn_id, field="turn_id")
         return pb.CancelTurnResponse(
             turn=fill(turns_pb2.Turn(), await self._service.cancel(get_current_principal(), turn_id))
@@ -262,13 +258,11 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def DeleteTurn(self, request: pb.DeleteTurnRequest, context: Context) -> pb.DeleteTurnResponse:
         """Forget a turn."""
-        del context
         await self._service.delete(get_current_principal(), require_id(request.turn_id, field="turn_id"))
         return pb.DeleteTurnResponse()
 
     async def ReadToolResult(self, request: pb.ReadToolResultRequest, context: Context) -> pb.ReadToolResultResponse:
         """Return a part of the whole result of a tool call."""
-        del context
         turn_id, call_id = (require_id(getattr(request, name), field=name) for name in ("turn_id", "call_id"))
         part, most = read_part(request), self._max_excerpt_bytes
         try:
@@ -283,7 +277,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def GetSession(self, request: pb.GetSessionRequest, context: Context) -> pb.GetSessionResponse:
         """Return a session."""
-        del context
         session_id = require_id(request.session_id, field="session_id")
         return pb.GetSessionResponse(
             session=fill(turns_pb2.Session(), await self._service.get_session(get_current_principal(), session_id))
@@ -291,7 +284,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Context) -> pb.ListSessionsResponse:
         """List the caller's sessions, last changed first."""
-        del context
         page = await self._service.list_sessions(
             get_current_principal(), page_size=request.page_size, page_token=request.page_token
         )
@@ -302,7 +294,6 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Context) -> pb.DeleteSessionResponse:
         """Forget a session and its turns."""
-        del context
         await self._service.delete_session(get_current_principal(), require_id(request.session_id, field="session_id"))
         return pb.DeleteSessionResponse()
 
