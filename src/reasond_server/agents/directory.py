@@ -81,6 +81,7 @@ class AgentPage:
     next_page_token: str = ""
 
 
+@value
 class AgentDirectory:
     """Keeps agents by tenant and id over `rows`; `now` returns the time in UTC.
 
@@ -88,18 +89,10 @@ class AgentDirectory:
     limit); N processes that register at the same moment can exceed the limit by up to N agents.
     """
 
-    def __init__(
-        self,
-        *,
-        rows: Transactions,
-        max_agents: int,
-        now: Callable[[], datetime],
-        max_agents_per_tenant: int | None = None,
-    ) -> None:
-        self._rows = rows
-        self._max_agents = max_agents
-        self._max_per_tenant = max_agents_per_tenant
-        self._now = now
+    rows: Transactions
+    max_agents: int
+    now: Callable[[], datetime]
+    max_agents_per_tenant: int | None = None
 
     async def register(
         self, *, tenant: str, agent_id: str, parsed: ParsedCard, ttl_s: float | None = None, etag: str = ""
@@ -112,7 +105,7 @@ class AgentDirectory:
             StoreFullError: there is no room for another agent.
         """
         for _ in range(_TRIES):
-            now = self._now()
+            now = self.now()
             known = await self._find(tenant, agent_id)
             if etag:
                 _require_etag(known, agent_id, etag)
@@ -157,8 +150,8 @@ class AgentDirectory:
         size, after = _read_list_bounds(page_size, page_token, capabilities)
         wanted, found = set(capabilities), list[RegisteredAgent]()
         while len(found) <= size:
-            values = {"tenant": tenant, "after": after, "now": self._now().timestamp(), "size": size + 1}
-            agents = [_decode(body) for (body,) in await self._rows.select(_PAGE, values)]
+            values = {"tenant": tenant, "after": after, "now": self.now().timestamp(), "size": size + 1}
+            agents = [_decode(body) for (body,) in await self.rows.select(_PAGE, values)]
             found += [agent for agent in agents if wanted.issubset(agent.capabilities)]
             if len(agents) <= size:
                 break
@@ -185,20 +178,20 @@ class AgentDirectory:
         """Return the agent; None if it does not exist or has expired."""
         if not is_agent_id(agent_id):
             return None
-        values = {"tenant": tenant, "agent_id": agent_id, "now": self._now().timestamp()}
-        rows = await self._rows.select(_FIND, values)
+        values = {"tenant": tenant, "agent_id": agent_id, "now": self.now().timestamp()}
+        rows = await self.rows.select(_FIND, values)
         return _decode(rows[0][0]) if rows else None
 
     async def _make_room(self, tenant: str, now: datetime) -> None:
         """Refuse another agent of `tenant` if there is no room for it; delete expired agents."""
         values = {"now": now.timestamp()}
-        ((held, held_by_tenant),) = await self._rows.select(_COUNT, values | {"tenant": tenant})
-        if self._max_per_tenant is not None and held_by_tenant >= self._max_per_tenant:
+        ((held, held_by_tenant),) = await self.rows.select(_COUNT, values | {"tenant": tenant})
+        if self.max_agents_per_tenant is not None and held_by_tenant >= self.max_agents_per_tenant:
             raise StoreFullError(
                 f"The tenant has registered {held_by_tenant} agents, as many as one may",
                 remedy="Delete agents, register with a ttl, or have agents.max_agents_per_tenant raised.",
             )
-        if held >= self._max_agents:
+        if held >= self.max_agents:
             raise StoreFullError(
                 f"The directory holds {held} agents, as many as it may",
                 remedy="Delete agents, register with a ttl, or have agents.max_agents raised.",
@@ -211,7 +204,7 @@ class AgentDirectory:
         def run() -> Job[Rows]:
             return (yield statement, values)
 
-        return await self._rows.change(run, repeats=False)
+        return await self.rows.change(run, repeats=False)
 
 
 def _build_agent(

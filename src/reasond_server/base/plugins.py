@@ -11,6 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import InternalError, SettingsError, show
+from reasond_server.types.values import value
 
 _OWN_MODULES: Final = "reasond_server."
 PLUGIN_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
@@ -48,6 +49,7 @@ class Plugin(Protocol):
 PluginT = TypeVar("PluginT", bound=Plugin)
 
 
+@value
 class PluginGroup(Generic[PluginT]):
     """The plug-ins of one entry-point group.
 
@@ -59,20 +61,11 @@ class PluginGroup(Generic[PluginT]):
         reserved: names of built-in ones, which packages cannot take.
     """
 
-    def __init__(
-        self,
-        *,
-        group: str,
-        noun: str,
-        setting: str,
-        require: Callable[[object], PluginT],
-        reserved: Collection[str] = (),
-    ) -> None:
-        self.group = group
-        self._noun = noun
-        self._setting = setting
-        self._require = require
-        self._reserved = reserved
+    group: str
+    noun: str
+    setting: str
+    require: Callable[[object], PluginT]
+    reserved: Collection[str] = ()
 
     def find_installed(self) -> EntryPoints:
         """Return the entry points that were there at the first look; `load` refuses a name that several have."""
@@ -92,11 +85,11 @@ class PluginGroup(Generic[PluginT]):
 
     def _choose_point(self, name: str, known: Sequence[EntryPoint]) -> EntryPoint:
         """Return the only entry point of that name; see `load`."""
-        setting = self._setting
+        setting = self.setting
         # The same package may be on the path twice, with the same offer.
         points = [*{_identify(point): point for point in known if point.name == name}.values()]
         offers = " and ".join(map(_describe_offer, points))
-        if name in self._reserved:
+        if name in self.reserved:
             also = f"; it is offered by {offers} too" if offers else ""
             raise SettingsError(
                 f"{setting} names {name!r}, which is built in{also}", remedy="Remove the name, or rename yours."
@@ -111,16 +104,16 @@ class PluginGroup(Generic[PluginT]):
             raise SettingsError(
                 f"{setting} names {name!r}, which is offered more than once: by "
                 + " and ".join(f"{_describe_offer(point)}{_describe_place(point)}" for point in points),
-                remedy=f"Uninstall all but one of them, or give each {self._noun} a name of its own.",
+                remedy=f"Uninstall all but one of them, or give each {self.noun} a name of its own.",
             )
         return points[0]
 
     def _load_one(self, point: EntryPoint) -> PluginT:
-        noun, setting, name = self._noun, self._setting, point.name
+        noun, setting, name = self.noun, self.setting, point.name
         try:
             loaded = point.load()
             is_maker = isinstance(loaded, type) or (callable(loaded) and not hasattr(loaded, "name"))
-            plugin = self._require(loaded() if is_maker else loaded)
+            plugin = self.require(loaded() if is_maker else loaded)
         except InternalError as error:
             raise SettingsError(
                 f"Entry point {name!r} ({point.value}) gives no {noun}: {error.message}", remedy="Update its package."

@@ -44,6 +44,7 @@ from reasond_server.runs.recorded_calls import write_error_row
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.types import Budget
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -169,6 +170,7 @@ async def _return() -> None:
     """Return: nothing has to be waited for."""
 
 
+@value
 class RepairWorker:
     """The activities of repairs, for the queues that a process works on.
 
@@ -182,24 +184,13 @@ class RepairWorker:
         observer: receives what is spent.
     """
 
-    def __init__(
-        self,
-        *,
-        store: ExecutionStore,
-        payloads: PayloadStore,
-        workbench: Workbench,
-        model: ChatModel | None,
-        has_own_model: bool,
-        account_of: AccountOf,
-        observer: Observer,
-    ) -> None:
-        self._store = store
-        self._payloads = payloads
-        self._workbench = workbench
-        self._model = model
-        self._has_own_model = has_own_model
-        self._account_of = account_of
-        self._observer = observer
+    store: ExecutionStore
+    payloads: PayloadStore
+    workbench: Workbench
+    model: ChatModel | None
+    has_own_model: bool
+    account_of: AccountOf
+    observer: Observer
 
     def list_activities(self, queue: str) -> Sequence[Callable[..., Any]]:
         """Return the activities of a queue."""
@@ -233,7 +224,7 @@ class RepairWorker:
         async def work(attempt: Attempt) -> ActivityReply:
             candidate = _candidate_in(request)
             problem = await validate_patch(
-                attempt.files, candidate.changes, candidate.diff, parent=self._workbench.folder
+                attempt.files, candidate.changes, candidate.diff, parent=self.workbench.folder
             )
             return ActivityReply(patch=PatchCheck(patch=candidate.diff, problem=problem))
 
@@ -277,7 +268,7 @@ class RepairWorker:
     async def commit(self, order: bytes, number: str, batch: bytes) -> None:
         """Keep a batch for the process with the log; a batch with the same number is not overwritten."""
         repair = unpack(RepairOrder, order)
-        await self._payloads.put(repair.tenant, repair.execution_id, {f"{BATCH}{number}": batch})
+        await self.payloads.put(repair.tenant, repair.execution_id, {f"{BATCH}{number}": batch})
 
     async def _judge(
         self,
@@ -286,7 +277,7 @@ class RepairWorker:
         work: Callable[[Critics], Awaitable[ActivityReply]],
     ) -> bytes:
         async def judge(attempt: Attempt) -> ActivityReply:
-            async with self._workbench.open_critics(attempt.site, attempt.assignment, attempt.files) as critics:
+            async with self.workbench.open_critics(attempt.site, attempt.assignment, attempt.files) as critics:
                 attempt.critics = critics
                 if baseline:
                     critics.resume_from(unpack(Baseline, baseline))
@@ -304,10 +295,10 @@ class RepairWorker:
     ) -> bytes:
         async def write(attempt: Attempt) -> ActivityReply:
             is_kept = attempt.order.kept_characters > 0
-            recorder = await attempt.records.open_calls(self._workbench.clock.now) if is_kept else None
+            recorder = await attempt.records.open_calls(self.workbench.clock.now) if is_kept else None
             attempt.model = self._meter(attempt.order, budget, recorder)
             model = JournaledModel(model=attempt.model, journal=attempt.journal)
-            writer = self._workbench.make_writer(attempt.site, model, attempt.assignment, attempt.files)
+            writer = self.workbench.make_writer(attempt.site, model, attempt.assignment, attempt.files)
             await writer.show(unpack(Baseline, baseline))
             try:
                 return await work(writer)
@@ -323,15 +314,15 @@ class RepairWorker:
 
     def _meter(self, order: RepairOrder, budget: Budget, recorder: CallRecorder | None) -> MeteredModel:
         """Return the model for one activity, which may spend its `budget`."""
-        if self._model is None:
+        if self.model is None:
             raise InternalError("this worker has no model; it must not work on the queue of models")
-        counter = self._model.counter
+        counter = self.model.counter
         return MeteredModel(
-            model=self._model,
+            model=self.model,
             budget=budget,
-            counter=counter if self._has_own_model else fork_counter(counter, order.calibration),
-            account=self._account_of(order.tenant, order.subject, order.execution_id),
-            observer=self._observer,
+            counter=counter if self.has_own_model else fork_counter(counter, order.calibration),
+            account=self.account_of(order.tenant, order.subject, order.execution_id),
+            observer=self.observer,
             on_call=None if recorder is None else recorder.note,
         )
 
@@ -342,12 +333,12 @@ class RepairWorker:
         """
         order = unpack(RepairOrder, packed)
         attempt: Attempt | None = None
-        writer = RecordWriter(self._payloads, order)
+        writer = RecordWriter(self.payloads, order)
 
         async def do() -> ActivityReply:
             nonlocal attempt
-            assignment = self._workbench.write_out_commands(read_assignment(order.assignment))
-            files = dict(await self._workbench.load(order.tenant, assignment.task))
+            assignment = self.workbench.write_out_commands(read_assignment(order.assignment))
+            files = dict(await self.workbench.load(order.tenant, assignment.task))
             journal = await writer.open_journal()
             attempt = Attempt(order=order, assignment=assignment, journal=journal, files=files, records=writer)
             try:
@@ -371,7 +362,7 @@ class RepairWorker:
         """Do the work, and tell the cluster that it goes on; stop it at once when the execution ends."""
         async with AsyncExitStack() as stack:
             changed = asyncio.Event()
-            stack.enter_context(self._store.watch(order.execution_id, lambda _: changed.set()))
+            stack.enter_context(self.store.watch(order.execution_id, lambda _: changed.set()))
             await self._require_open(order)
             work = asyncio.ensure_future(do())
             stack.push_async_callback(end_task, work)
@@ -398,7 +389,7 @@ class RepairWorker:
             ApplicationError: it has; the cluster does not try again.
         """
         try:
-            execution = await self._store.find(order.tenant, order.execution_id)
+            execution = await self.store.find(order.tenant, order.execution_id)
         except ExecutionNotFoundError:
             raise _build_over_error() from None
         if execution.state.has_ended:

@@ -61,6 +61,7 @@ _TURNED_AWAY: Final = (NO_STORE, (b"www-authenticate", b"Bearer"), (b"connection
 _UNAVAILABLE: Final = (NO_STORE, (b"retry-after", b"1"), (b"connection", b"close"))
 
 
+@value
 class JsonRpcEndpoint:
     """Answers POST: 200 with a JSON-RPC answer, 204 if there is none, or a stream if the client accepts one.
 
@@ -68,28 +69,19 @@ class JsonRpcEndpoint:
     the answer is 401.
     """
 
-    def __init__(
-        self,
-        *,
-        methods: Methods,
-        gate: Gate,
-        body_reader: BodyReader,
-        max_batch: int,
-        observer: Observer = UNOBSERVED,
-    ) -> None:
-        self._observer = observer
-        self._methods = methods
-        self._gate = gate
-        self._body_reader = body_reader
-        self._max_batch = max_batch
+    methods: Methods
+    gate: Gate
+    body_reader: BodyReader
+    max_batch: int
+    observer: Observer = UNOBSERVED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         exchange = find_exchange(scope)
-        calls = Calls(self._methods, self._gate, exchange, self._observer)
+        calls = Calls(self.methods, self.gate, exchange, self.observer)
         try:
             body = await read_call_body(
-                exchange, receive, gate=self._gate, body_reader=self._body_reader, host=find_host(scope)
+                exchange, receive, gate=self.gate, body_reader=self.body_reader, host=find_host(scope)
             )
         except (AccessError, OverloadedError) as error:
             # The validity of the token is unknown after an outage: the client should retry with it.
@@ -105,9 +97,9 @@ class JsonRpcEndpoint:
                 events = frames(calls.open(request.method), request.params, last_event_id)
                 await run_unless_disconnected(send_stream(send, events), disconnect)
                 return
-            answer = await run_unless_disconnected(dispatch(body, calls, max_batch=self._max_batch), disconnect)
+            answer = await run_unless_disconnected(dispatch(body, calls, max_batch=self.max_batch), disconnect)
         finally:
-            self._body_reader.release(body)
+            self.body_reader.release(body)
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[NO_STORE])
 
     def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
@@ -119,7 +111,7 @@ class JsonRpcEndpoint:
         except (ParseError, InvalidJsonRpcError):
             # `dispatch` parses the same body again and answers with the error.
             return None
-        method = self._methods.get(request.method)
+        method = self.methods.get(request.method)
         return request if method is not None and method.streaming is not None and not request.is_notification else None
 
 

@@ -16,6 +16,7 @@ from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.http_api.exchange import NO_STORE, TRANSPORT, RefusalError, find_exchange, send_answer
 from reasond_server.http_api.request_middleware import Addresses, RequestMiddleware
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -31,26 +32,18 @@ _CHECK: Final = Operation("CheckToken")
 _HINT: Final = "Send 'Authorization: Bearer <token>'"
 
 
+@value
 class PageGate:
     """Admits callers whose token, or else client certificate, is good and passes `require`.
 
     The audit log has a line of `operation` for each refusal, and none for those who may.
     """
 
-    def __init__(
-        self,
-        *,
-        authenticate: Callable[[str], Awaitable[Principal]],
-        peers: Peers | None = None,
-        observer: Observer = UNOBSERVED,
-        operation: Operation = _METRICS,
-        require: Callable[[Principal], None] = require_metrics,
-    ) -> None:
-        self._authenticate = authenticate
-        self._observer = observer
-        self._operation = operation
-        self._peers = peers
-        self._require = require
+    authenticate: Callable[[str], Awaitable[Principal]]
+    peers: Peers | None = None
+    observer: Observer = UNOBSERVED
+    operation: Operation = _METRICS
+    require: Callable[[Principal], None] = require_metrics
 
     async def check(self, exchange: Exchange) -> Principal:
         """Return the caller if the request may have the page.
@@ -63,16 +56,16 @@ class PageGate:
         try:
             headers = exchange.headers.getlist(b"authorization")
             if headers:
-                principal = await self._authenticate(parse_bearer_token(headers))
-            elif self._peers is not None:
-                principal = self._peers.recognise(exchange.peer_uris)
+                principal = await self.authenticate(parse_bearer_token(headers))
+            elif self.peers is not None:
+                principal = self.peers.recognise(exchange.peer_uris)
             if principal is None:
                 raise build_missing_token_error(_HINT)
             exchange.subject = principal.subject
-            self._require(principal)
+            self.require(principal)
         except AccessError as error:
-            audit.log_denied(self._operation, error, principal=principal, call_id=exchange.call_id)
-            self._observer.call_failed(TRANSPORT, error.reason)
+            audit.log_denied(self.operation, error, principal=principal, call_id=exchange.call_id)
+            self.observer.call_failed(TRANSPORT, error.reason)
             exchange.reason = error.reason
             if isinstance(error, IssuerUnavailableError):
                 raise RefusalError(503, error.message, headers={"retry-after": "1"}) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from reasond_server.limits.budgets import CallerAccount, TokenLedger
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
+from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from reasond_server.errors.limits import TokenBudgetExhaustedError
@@ -62,28 +63,19 @@ def ignore_settled(_tenant: str, _subject: str, _left: float) -> None:
     """Do nothing."""
 
 
+@value
 class CallerLimits:
     """The limits of callers; a caller is a subject within its tenant, or a tenant.
 
     `on_settled` is told what is left of a budget of the day after each model call.
     """
 
-    def __init__(
-        self,
-        *,
-        gate: RequestGate | None,
-        ledger: TokenLedger | None,
-        weights: Mapping[str, int],
-        by: Literal["subject", "tenant"] = "subject",
-        observer: Observer = UNOBSERVED,
-        on_settled: OnSettled = ignore_settled,
-    ) -> None:
-        self._observer = observer
-        self._gate = gate
-        self._ledger = ledger
-        self._weights = weights
-        self._by = by
-        self._on_settled = on_settled
+    gate: RequestGate | None
+    ledger: TokenLedger | None
+    weights: Mapping[str, int]
+    by: Literal["subject", "tenant"] = "subject"
+    observer: Observer = UNOBSERVED
+    on_settled: OnSettled = ignore_settled
 
     async def admit(self, principal: Principal, strategy: str) -> ExecutionPermit | None:
         """Count an execution of `strategy` by its weight; return a permit to leave at its end; None without limits.
@@ -91,21 +83,21 @@ class CallerLimits:
         Raises:
             RateLimitedError: a limit is reached; nothing was counted.
         """
-        if self._gate is None:
+        if self.gate is None:
             return None
         caller = self._name_caller(principal.tenant, principal.subject)
-        return await self._gate.admit(caller, weight=self._weights.get(strategy, 1))
+        return await self.gate.admit(caller, weight=self.weights.get(strategy, 1))
 
     async def carry_over(self, tenant: str, subject: str, name: str, life: int) -> ExecutionPermit | None:
         """Return a permit to resume an execution that the permit `name` admitted; this is never refused."""
-        if self._gate is None:
+        if self.gate is None:
             return None
-        return await self._gate.carry_over(self._name_caller(tenant, subject), name, life=life)
+        return await self.gate.carry_over(self._name_caller(tenant, subject), name, life=life)
 
     async def aclose(self) -> None:
         """Wait until the slots of all permits that were left are released."""
-        if self._gate is not None:
-            await self._gate.aclose()
+        if self.gate is not None:
+            await self.gate.aclose()
 
     async def require_tokens(self, principal: Principal, least: int) -> None:
         """Refuse what costs no tokens itself to a caller who has fewer than `least` for what it is for.
@@ -121,19 +113,19 @@ class CallerLimits:
         self, tenant: str, subject: str, *, on_refused: Callable[[TokenBudgetExhaustedError], None] = lambda _: None
     ) -> CallerAccount | None:
         """Return the account with the token budget of a caller; None without a limit."""
-        if self._ledger is None:
+        if self.ledger is None:
             return None
         return CallerAccount(
-            ledger=self._ledger,
+            ledger=self.ledger,
             caller=self._name_caller(tenant, subject),
-            observer=self._observer,
+            observer=self.observer,
             on_refused=on_refused,
-            on_settled=partial(self._on_settled, tenant, "" if self._by == "tenant" else subject),
+            on_settled=partial(self.on_settled, tenant, "" if self.by == "tenant" else subject),
         )
 
     def _name_caller(self, tenant: str, subject: str) -> str:
         # A tenant's name may contain any character, so its length marks its end.
-        return f"t{tenant}" if self._by == "tenant" else f"s{len(tenant)}:{tenant}{subject}"
+        return f"t{tenant}" if self.by == "tenant" else f"s{len(tenant)}:{tenant}{subject}"
 
 
 NO_LIMITS: Final = CallerLimits(gate=None, ledger=None, weights={})
