@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - the JSON of a card is written by its annotations
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, compute_etag, encode_card, parse_card
@@ -13,8 +13,6 @@ from reasond_server.types import Json  # noqa: TC001 - as above
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from reasond_server.types import Principal
 
 _MIN_TTL_S = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - the JSON of a strategy is written by its annotations
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
