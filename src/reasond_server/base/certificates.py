@@ -42,7 +42,7 @@ class TlsFiles:
                 message = "one of them is no regular file"
                 raise ValueError(message)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate, self.private_key, password=_no_password)
+        context.load_cert_chain(self.certificate, self.private_key, password=_refuse_password)
         if self.client_ca:
             context.load_verify_locations(self.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
@@ -57,7 +57,7 @@ def _read_stamp(path: Path) -> tuple[int, ...]:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-def _no_password() -> bytes:
+def _refuse_password() -> bytes:
     """Refuse an encrypted key: asking at the terminal would stop the server."""
     message = "the private key is encrypted"
     raise ValueError(message)

@@ -63,11 +63,11 @@ def list_violations(
     for finding in error.errors(include_url=False)[:most]:
         *owner, _ = finding["loc"] or ("",)
         path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"])
-        found.append(Violation(field=path, description=_describe(finding, _names_at(model, owner))))
+        found.append(Violation(field=path, description=_describe(finding, _list_names_at(model, owner))))
     return found
 
 
-def _names_at(model: type[BaseModel] | None, owner: Sequence[int | str]) -> list[str]:
+def _list_names_at(model: type[BaseModel] | None, owner: Sequence[int | str]) -> list[str]:
     """Return the names of the object at the place `owner` within values of `model`."""
     for part in owner:
         if isinstance(part, str) and model is not None:

@@ -105,14 +105,14 @@ def _replace(path: Path, content: bytes | None, mode: int) -> None:
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _new_file(path) as temporary:
+    with _make_empty_file(path) as temporary:
         temporary.write_bytes(content)
         temporary.chmod(mode)
         temporary.replace(path)
 
 
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
+def _make_empty_file(path: Path) -> Iterator[Path]:
     """Yield the path of an empty file beside `path`, which is gone at the end."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)

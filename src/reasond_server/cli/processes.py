@@ -201,13 +201,13 @@ class Supervisor:
             self._is_told_to_restart.clear()
             _log.info("the workers are restarted")
             for place in range(len(self._slots)):
-                if not await self._succeed(place):
+                if not await self._replace_slot(place):
                     _log.error("a new worker did not start; the old ones stay")
                     break
             else:
                 _log.info("the workers were restarted")
 
-    async def _succeed(self, place: int) -> bool:
+    async def _replace_slot(self, place: int) -> bool:
         """Replace the slot at `place` and wait until its worker has drained; return whether the new one is ready."""
         old, new = self._slots[place], _Slot(number=next(self._numbers), is_successor=True)
         keeping = self._keep_up(new, after=None)
@@ -244,7 +244,7 @@ class Supervisor:
         failures = 0
         while not slot.is_closed.is_set():
             began_s = loop.time()
-            is_ready, code, process_id = await self._live(slot)
+            is_ready, code, process_id = await self._run_slot(slot)
             if slot.is_closed.is_set():
                 if self._signals:
                     self._worst = self._worst or (0 if code == -signal.SIGTERM else code)
@@ -263,7 +263,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(slot.is_closed.wait(), wait_s)
 
-    async def _live(self, slot: _Slot) -> tuple[bool, int, int]:
+    async def _run_slot(self, slot: _Slot) -> tuple[bool, int, int]:
         """Run one process to its end; return whether it was ready, its exit code and its id."""
         slot.worker = worker = await self._spawn()
         _log.info("worker started", extra={"worker": slot.number, "pid": worker.process.pid})

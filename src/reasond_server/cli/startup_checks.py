@@ -24,7 +24,7 @@ from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.telemetry.span_export import require_receiver
 from reasond_server.tools.execution import INSTALLED_TOOLS
 from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
-from reasond_server.webhooks.courier import open_receivers
+from reasond_server.webhooks.webhook_sender import open_receivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -135,13 +135,13 @@ def _join(errors: Sequence[SettingsError]) -> SettingsError:
     """Return `errors` as one error with a line for each problem."""
     if len(errors) == 1:
         return errors[0]
-    lines = [line for error in errors for line in _lines_of(error)]
+    lines = [line for error in errors for line in _list_lines(error)]
     return SettingsError(
         "\n  ".join([f"The configuration has {len(lines)} problems:", *lines]),
         violations=[one for error in errors for one in error.violations],
     )
 
 
-def _lines_of(error: SettingsError) -> Sequence[str]:
+def _list_lines(error: SettingsError) -> Sequence[str]:
     """Return a line with its key for each problem; an error without violations names keys in its text."""
     return [f"{each.field}: {each.description}" for each in error.violations] or [error.full_message]

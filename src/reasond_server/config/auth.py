@@ -131,7 +131,7 @@ class PeerSettings(Section):
     roles: tuple[Word, ...] = Field(default=(), strict=False, max_length=64, description="Their roles.")
 
 
-def _jwks_url(value: str) -> str:
+def _check_jwks_url(value: str) -> str:
     """Return `value` if it is an allowed URL for fetching keys, or empty."""
     if value and not (_HTTPS_URL.fullmatch(value) or _LOOPBACK_URL.fullmatch(value)):
         message = 'must start with "https://" (or "http://" on this machine) and hold no user, password or fragment'
@@ -155,7 +155,7 @@ class AuthSettings(Section):
         description="Keys whose tokens are accepted, each a table of id, algorithm and one of secret, secret_env, "
         "secret_file, or public_key_file; the first HS256 one signs the tokens of `reasond token`.",
     )
-    jwks_url: Annotated[str, AfterValidator(_jwks_url)] = Field(
+    jwks_url: Annotated[str, AfterValidator(_check_jwks_url)] = Field(
         default="", max_length=2048, description="Address of the issuer's JSON Web Key Set; empty for none."
     )
     leeway_s: int = Field(default=30, ge=0, le=30, description="Seconds by which clocks may differ.")

@@ -21,7 +21,7 @@ BackendNames = tuple[Annotated[str, StringConstraints(max_length=64)], ...]
 CapabilityName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 
 
-def _capability(value: object) -> Capability:
+def _check_capability(value: object) -> Capability:
     """Return `value` if its type is allowed for a capability: boolean, integer, string or list of strings."""
     if isinstance(value, bool | int | str):
         return value
@@ -32,7 +32,7 @@ def _capability(value: object) -> Capability:
 
 
 CapabilityTable = Annotated[
-    Mapping[CapabilityName, Annotated[Capability, PlainValidator(_capability)]],
+    Mapping[CapabilityName, Annotated[Capability, PlainValidator(_check_capability)]],
     AfterValidator(freeze),
 ]
 

@@ -68,7 +68,7 @@ class LimitsSettings(Section):
 _MAX_ENDPOINT = 2048
 
 
-def _endpoint(value: str) -> str:
+def _check_endpoint(value: str) -> str:
     """Return `value` if it is empty, or an address without credentials."""
     host = value.partition("://")[2].partition("/")[0]
     if value and (not value.startswith(("http://", "https://")) or not host or any(one.isspace() for one in value)):
@@ -80,7 +80,7 @@ def _endpoint(value: str) -> str:
     return value
 
 
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Endpoint = Annotated[str, AfterValidator(_check_endpoint)]
 
 
 class LogsSettings(Section):

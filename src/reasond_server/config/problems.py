@@ -40,7 +40,7 @@ def explain(error: ErrorDetails) -> Violation:
     if error["type"] in _UNKNOWN:
         return Violation(field=key, description=f"is no known key; {describe_nearest(key)}")
     if error["loc"][-1] == "[key]":
-        return Violation(field=key, description=_wrong_chosen_key(key))
+        return Violation(field=key, description=_find_wrong_chosen_key(key))
     words = (
         "is a table; set the keys in it"
         if error["type"] in {"model_type", "dataclass_type"}
@@ -87,7 +87,7 @@ def join_key(parts: Sequence[str | int]) -> str:
     return key
 
 
-def _wrong_chosen_key(key: str) -> str:
+def _find_wrong_chosen_key(key: str) -> str:
     """Return the problem with a name that operators choose, of a table or of a key in it."""
     if key.startswith("auth."):
         return "is no such name: at most 64 letters, digits and . _ -"

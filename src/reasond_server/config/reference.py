@@ -80,24 +80,24 @@ def list_key_docs() -> tuple[KeyDoc, ...]:
         KeyDoc(
             key=key,
             section=key.rpartition(".")[0],
-            type_name=_type_name(field),
+            type_name=_name_type(field),
             default=field.get_default(call_default_factory=True),
-            range=_range(field),
+            range=_describe_range(field),
             description=field.description or "",
         )
-        for key, field in _fields(Settings, "")
+        for key, field in _list_fields(Settings, "")
     )
 
 
 def is_text_key(key: str) -> bool:
     """Return whether the dotted `key` takes a string."""
-    key = _template(key)
+    key = _find_template(key)
     return any(doc.key == key and doc.type_name in {"text", "choice"} for doc in list_key_docs())
 
 
 def find_nearest(key: str) -> str:
     """Return the known key or section that is most similar to the dotted `key`; empty if none is similar."""
-    key = _template(key)
+    key = _find_template(key)
     known = [doc.key for doc in list_key_docs()]
     alike = [*known, *(other for other in _list_sections() if other.count(".") == key.count("."))]
     # Short names of sections have few letters in common.
@@ -121,7 +121,7 @@ def describe_nearest(key: str) -> str:
     """Return a hint with the known key most similar to `key`, or with the known keys of its section."""
     if found := find_nearest(key):
         return f"did you mean {found}?"
-    section = _template(key).rpartition(".")[0]
+    section = _find_template(key).rpartition(".")[0]
     sections = _list_sections()
     beside = [
         other for other in [*(doc.key for doc in list_key_docs()), *sections] if other.rpartition(".")[0] == section
@@ -131,26 +131,26 @@ def describe_nearest(key: str) -> str:
 
 def _list_sections() -> list[str]:
     """Return the dotted names of all sections."""
-    return sorted({part for doc in list_key_docs() for part in (doc.section, *_parents(doc.section))})
+    return sorted({part for doc in list_key_docs() for part in (doc.section, *_list_parents(doc.section))})
 
 
-def _template(key: str) -> str:
+def _find_template(key: str) -> str:
     """Return `key`; for a key of a named backend, the same key of [llm]."""
     return re.sub(r"^llm\.backends\.[^.]+\.", "llm.", key)
 
 
-def _parents(section: str) -> Iterator[str]:
+def _list_parents(section: str) -> Iterator[str]:
     """Yield the sections that contain `section`."""
     while "." in section:
         section = section.rpartition(".")[0]
         yield section
 
 
-def _fields(section: type[Any], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _list_fields(section: type[Any], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     """Yield the fields of `section` that are not sections, with their dotted keys."""
     for name, field in _list_declared(section):
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel | PolicySection):
-            yield from _fields(field.annotation, f"{prefix}{name}.")
+            yield from _list_fields(field.annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
@@ -171,7 +171,7 @@ def _list_choices(field: FieldInfo) -> Sequence[str]:
     return [str(choice) for choice in kind] if isinstance(kind, type) and issubclass(kind, StrEnum) else ()
 
 
-def _type_name(field: FieldInfo) -> str:
+def _name_type(field: FieldInfo) -> str:
     """Return the type of `field` in plain words."""
     if _list_choices(field):
         return "choice"
@@ -182,7 +182,7 @@ def _type_name(field: FieldInfo) -> str:
     return _TYPE_NAMES.get(kinds[0], "table") if len(kinds) == 1 and isinstance(kinds[0], type) else "table"
 
 
-def _range(field: FieldInfo) -> str:
+def _describe_range(field: FieldInfo) -> str:
     """Return the allowed values of `field` beyond its type: bounds of a number or the choices."""
     if choices := _list_choices(field):
         return ", ".join(f'"{choice}"' for choice in choices)
@@ -194,12 +194,14 @@ def _range(field: FieldInfo) -> str:
 
 def list_rows(settings: Settings, origins: Mapping[str, str]) -> tuple[tuple[str, str, str], ...]:
     """Return (dotted key, value as TOML, origin) of every value; secrets are shown as "***"."""
-    return tuple((key, format_toml_value(value), _origin(key, origins)) for key, value in _values(settings, ""))
+    return tuple(
+        (key, format_toml_value(value), _find_origin(key, origins)) for key, value in _list_values(settings, "")
+    )
 
 
 def render_example() -> str:
     """Return the text of config.example.toml."""
-    lines = _comment(_HEADER)
+    lines = _write_comment(_HEADER)
     section = ""
     for doc in list_key_docs():
         # Tables whose keys operators choose have a sample instead of keys.
@@ -207,7 +209,7 @@ def render_example() -> str:
         if heading != section:
             section = heading
             lines += ["", f"[{section}]"]
-        lines += _entry(doc)
+        lines += _write_entry(doc)
     return "\n".join(lines) + "\n"
 
 
@@ -219,10 +221,10 @@ def format_toml_value(value: object) -> str:
         return f"[{', '.join(format_toml_value(item) for item in value)}]"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name} = {format_toml_value(item)}' for name, item in value.items())}}}"
-    return json.dumps(_without_password(value), ensure_ascii=False)
+    return json.dumps(_drop_password(value), ensure_ascii=False)
 
 
-def _without_password(value: object) -> object:
+def _drop_password(value: object) -> object:
     """Return `value`; an address without its password."""
     if not isinstance(value, str) or "://" not in value:
         return value
@@ -230,11 +232,11 @@ def _without_password(value: object) -> object:
     return re.sub(r"(?i)([?&][a-z]*password=)[^&]*", r"\1***", hidden)
 
 
-def _entry(doc: KeyDoc) -> list[str]:
+def _write_entry(doc: KeyDoc) -> list[str]:
     """Return the lines of one key: its meaning, its sample if it has one, its default."""
     limits = f" ({doc.range})" if doc.range and doc.type_name != "choice" else ""
     sample = [f"# {line}" for line in _SAMPLES.get(doc.key, "").splitlines()]
-    lines = [*_comment(f"{doc.description.rstrip('.')}{limits}."), *sample]
+    lines = [*_write_comment(f"{doc.description.rstrip('.')}{limits}."), *sample]
     if doc.type_name != "table":
         lines += _assign(doc.key.rpartition(".")[2], doc.default)
     return lines
@@ -248,28 +250,28 @@ def _assign(name: str, value: object) -> list[str]:
     return [f"{name} = [", *(f"  {format_toml_value(item)}," for item in value), "]"]
 
 
-def _comment(text: str) -> list[str]:
+def _write_comment(text: str) -> list[str]:
     """Return `text` as comment lines."""
     return textwrap.wrap(text, _COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
-def _values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model
+def _list_values(value: Any, key: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401 - any value of a model
     """Yield the leaf values within `value`, with their dotted keys."""
     if isinstance(value, BaseModel | PolicySection):
         for name, _ in _list_declared(type(value)):
             inner = getattr(value, name)
             if inner is not None:
-                yield from _values(inner, f"{key}.{name}" if key else name)
+                yield from _list_values(inner, f"{key}.{name}" if key else name)
     elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
-            yield from _values(inner, f"{key}.{name}")
+            yield from _list_values(inner, f"{key}.{name}")
     elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
         for index, inner in enumerate(value):
-            yield from _values(inner, f"{key}[{index}]")
+            yield from _list_values(inner, f"{key}[{index}]")
     else:
         yield key, value
 
 
-def _origin(key: str, origins: Mapping[str, str]) -> str:
+def _find_origin(key: str, origins: Mapping[str, str]) -> str:
     """Return the origin of `key`; a list item has the origin of the list."""
     return origins.get(key) or origins.get(key.partition("[")[0], "default")

@@ -31,12 +31,12 @@ def require_base_url(value: str) -> str:
     return value
 
 
-def _address(value: str) -> str:
+def _check_address(value: str) -> str:
     """Return `value` if it is an address or empty."""
     if value:
         split_address(value)
     return value
 
 
-Address = Annotated[str, AfterValidator(_address)]
+Address = Annotated[str, AfterValidator(_check_address)]
 BaseUrl = Annotated[str, AfterValidator(require_base_url)]

@@ -18,7 +18,7 @@ _MEBI = 1024 * _KIBI
 _HOST = re.compile(r"(?:\*\.)?(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
 
 
-def _host(value: str) -> str:
+def _check_host(value: str) -> str:
     """Return `value` if it is a host name, optionally with `*.` before it, or an IP address."""
     name = value.lower().rstrip(".")
     try:
@@ -33,7 +33,7 @@ def _host(value: str) -> str:
     return name
 
 
-Host = Annotated[str, AfterValidator(_host)]
+Host = Annotated[str, AfterValidator(_check_host)]
 ServerName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,23}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$", max_length=128)]

@@ -406,7 +406,7 @@ class DemoModel:
             yield call
         yield Finished(
             reason=reason,
-            usage=Usage(input_tokens=prompt_tokens, output_tokens=written + self._tokens_of(call), model_calls=1),
+            usage=Usage(input_tokens=prompt_tokens, output_tokens=written + self._count_call(call), model_calls=1),
             matched_stop=stop.matched,
         )
 
@@ -434,7 +434,7 @@ class DemoModel:
             return prompt_tokens, room, self.counter.split(staged), None
         acted = choose_named_act(request, prompt) or choose_act(request, prompt)
         call = None if acted is None else acted.call
-        if acted is None or self.counter.count_text(acted.text) + self._tokens_of(call) > room:
+        if acted is None or self.counter.count_text(acted.text) + self._count_call(call) > room:
             text, call = write_reply(prompt, counter=self.counter, max_tokens=room), None
         else:
             text = acted.text
@@ -442,7 +442,7 @@ class DemoModel:
             text = text.replace("<answer>", "").replace("</answer>", "")
         return prompt_tokens, room, self.counter.split(text), call
 
-    def _tokens_of(self, call: ToolCall | None) -> int:
+    def _count_call(self, call: ToolCall | None) -> int:
         """Return the output tokens of `call`."""
         return 0 if call is None else self.counter.count_text(call.name + call.arguments_json)
 

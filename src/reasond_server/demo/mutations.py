@@ -152,7 +152,7 @@ class _Finder:
         value = node.value
         if isinstance(value, bool):
             yield self._replace(node, str(not value), 2)
-            yield from (self._replace(node, name, 4) for name in self._names_here())
+            yield from (self._replace(node, name, 4) for name in self._list_names_here())
         elif isinstance(value, int):
             yield self._replace(node, str(value + 1), 1)
             yield self._replace(node, str(value - 1), 1)
@@ -170,7 +170,7 @@ class _Finder:
         old, others = _OPERATORS.get(type(node.op), ("", ()))
         for place, new in enumerate(others):
             yield from self._replace_between(node.left, node.right, old, new, 1 + 0.5 * place)
-        left, right = self._text(node.left), self._text(node.right)
+        left, right = self._get_text(node.left), self._get_text(node.right)
         if old:
             yield self._replace(node, f"{self._enclose(node.right)} {old} {self._enclose(node.left)}", 2)
         yield self._replace(node, left, 2.5)
@@ -183,7 +183,7 @@ class _Finder:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         for left, right in pairwise(node.values):
             yield from self._replace_between(left, right, old, new, 0.5)
-        texts = [self._text(operand) for operand in node.values]
+        texts = [self._get_text(operand) for operand in node.values]
         for place, operand in enumerate(node.values):
             rest = f" {old} ".join(texts[:place] + texts[place + 1 :])
             yield self._replace(node, f"({rest})", 3)
@@ -191,25 +191,25 @@ class _Finder:
                 yield self._replace(operand, f"(not {texts[place]})", 2.5)
 
     def _drop_sign(self, node: ast.UnaryOp) -> Iterator[Mutation]:
-        yield self._replace(node, self._text(node.operand), 1)
+        yield self._replace(node, self._get_text(node.operand), 1)
 
     def _mutate_list(self, node: ast.List) -> Iterator[Mutation]:
         if not node.elts:
             yield self._replace(node, "[[]]", 5)
-            yield from (self._replace(node, f"[{name}]", 5.5) for name in self._names_here())
+            yield from (self._replace(node, f"[{name}]", 5.5) for name in self._list_names_here())
 
     def _negate_choice(self, node: ast.IfExp) -> Iterator[Mutation]:
-        yield self._replace(node.test, f"not ({self._text(node.test)})", 2)
+        yield self._replace(node.test, f"not ({self._get_text(node.test)})", 2)
 
     def _negate_filters(self, node: ast.comprehension) -> Iterator[Mutation]:
-        yield from (self._replace(test, f"not ({self._text(test)})", 3) for test in node.ifs)
+        yield from (self._replace(test, f"not ({self._get_text(test)})", 3) for test in node.ifs)
 
     def _mutate_call(self, node: ast.Call) -> Iterator[Mutation]:
         plain = [one for one in node.args if not isinstance(one, ast.Starred)]
         for left, right in pairwise(plain):
             between = self._slice(self._end(left), self._start(right))
-            text = f"{self._text(right)}{between}{self._text(left)}"
-            yield self._mutation(left, self._start(left), self._end(right), text, 1.5)
+            text = f"{self._get_text(right)}{between}{self._get_text(left)}"
+            yield self._make_mutation(left, self._start(left), self._end(right), text, 1.5)
         is_range = isinstance(node.func, ast.Name) and node.func.id == "range"
         for argument in plain:
             if isinstance(argument, _ATOMS):
@@ -220,15 +220,15 @@ class _Finder:
                 yield self._replace(argument, f"{argument.id}[1:]", 5)
                 yield self._replace(argument, f"{argument.id}[:-1]", 5)
         if len(plain) == 1 == len(node.args):
-            yield self._replace(node, self._text(plain[0]), 3)
+            yield self._replace(node, self._get_text(plain[0]), 3)
         if isinstance(node.func, ast.Name) and node.func.id == "sorted" and not node.keywords:
-            yield self._mutation(node, self._end(node) - 1, self._end(node), ", reverse=True)", 4)
+            yield self._make_mutation(node, self._end(node) - 1, self._end(node), ", reverse=True)", 4)
 
     def _mutate_subscript(self, node: ast.Subscript) -> Iterator[Mutation]:
-        value = self._text(node.value)
+        value = self._get_text(node.value)
         index = node.slice
         if isinstance(index, ast.Slice):
-            lower, upper = (self._text(bound) if bound else "" for bound in (index.lower, index.upper))
+            lower, upper = (self._get_text(bound) if bound else "" for bound in (index.lower, index.upper))
             for bound in (index.lower, index.upper):
                 if bound is not None and not isinstance(bound, ast.Constant):
                     yield from self._shift(bound, 1.5)
@@ -243,7 +243,7 @@ class _Finder:
             if not isinstance(element, ast.Constant | ast.UnaryOp | ast.Slice):
                 yield from self._shift(element, 1.5)
         if isinstance(node.ctx, ast.Load) and not isinstance(index, ast.Tuple):
-            yield self._replace(node, f"{value}.get({self._text(index)}, 0)", 5)
+            yield self._replace(node, f"{value}.get({self._get_text(index)}, 0)", 5)
 
     def _mutate_name(self, node: ast.Name) -> Iterator[Mutation]:
         if not isinstance(node.ctx, ast.Load):
@@ -256,7 +256,7 @@ class _Finder:
             alike = [name for name in self._functions if name != node.id]
             yield from (self._replace(node, name, 4 + 0.25 * place) for place, name in enumerate(alike[:_MOST_NAMES]))
             return
-        for place, name in enumerate(self._names_here()):
+        for place, name in enumerate(self._list_names_here()):
             if name != node.id:
                 yield self._replace(node, name, 2.5 + 0.25 * place)
 
@@ -265,12 +265,12 @@ class _Finder:
             return
         start = self._end(node) - len(node.attr.encode())
         if node.attr in _TWIN_OF:
-            yield self._mutation(node, start, self._end(node), _TWIN_OF[node.attr], 1)
+            yield self._make_mutation(node, start, self._end(node), _TWIN_OF[node.attr], 1)
         near = sorted(
-            (name for name in self._attributes if name != node.attr), key=lambda name: -_alike(name, node.attr)
+            (name for name in self._attributes if name != node.attr), key=lambda name: -_count_alike(name, node.attr)
         )
         for place, name in enumerate(near[:_MOST_NAMES]):
-            yield self._mutation(node, start, self._end(node), name, 3.5 + 0.25 * place)
+            yield self._make_mutation(node, start, self._end(node), name, 3.5 + 0.25 * place)
 
     def _mutate_statement(self, node: ast.stmt) -> Iterator[Mutation]:
         if isinstance(node, ast.If | ast.While):
@@ -284,7 +284,7 @@ class _Finder:
             yield from self._mutate_assignment(node.targets[0], node.value)
         elif isinstance(node, ast.Return) and isinstance(node.value, (*_ATOMS, ast.BinOp)):
             yield from self._shift(node.value, 3)
-            yield self._replace(node.value, f"not {self._text(node.value)}", 4)
+            yield self._replace(node.value, f"not {self._get_text(node.value)}", 4)
         elif isinstance(node, ast.Break):
             yield self._replace(node, "continue", 2)
         elif isinstance(node, ast.Continue):
@@ -295,19 +295,19 @@ class _Finder:
             yield self._replace(node.iter, f"{node.iter.id}[1:]", 4)
 
     def _mutate_condition(self, node: ast.If | ast.While) -> Iterator[Mutation]:
-        text = self._text(node.test)
+        text = self._get_text(node.test)
         if not isinstance(node.test, ast.Constant):
             yield self._replace(node.test, f"not ({text})", 1.5)
-            for name in self._names_here():
+            for name in self._list_names_here():
                 yield self._replace(node.test, f"{text} or not {name}", 5.5)
                 yield self._replace(node.test, f"{name} and {text}", 5.5)
 
     def _mutate_assignment(self, target: ast.expr, value: ast.expr) -> Iterator[Mutation]:
-        text = self._text(value)
+        text = self._get_text(value)
         if isinstance(value, (*_ATOMS, ast.BinOp)):
             yield from self._shift(value, 3)
         if isinstance(target, ast.Name | ast.Subscript | ast.Attribute) and self._function is not None:
-            name = self._text(target)
+            name = self._get_text(target)
             yield from self._replace_between(target, value, "=", "+=", 3)
             yield self._replace(value, f"max({name}, {text})", 4.5)
             yield self._replace(value, f"min({name}, {text})", 5)
@@ -318,8 +318,8 @@ class _Finder:
         last = node.body[-1]
         if isinstance(last, ast.Return) and last.col_offset > node.col_offset and last.lineno > node.lineno:
             start = self._starts[last.lineno - 1]
-            text = f"{' ' * node.col_offset}{self._text(last)}"
-            yield self._mutation(last, start, self._end(last), text, 2)
+            text = f"{' ' * node.col_offset}{self._get_text(last)}"
+            yield self._make_mutation(last, start, self._end(last), text, 2)
 
     def _mutate_function(self, node: Function) -> Iterator[Mutation]:
         """Yield the function with a `return` that is missing at its end, or with a guard at its beginning."""
@@ -327,10 +327,10 @@ class _Finder:
         has_value = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
         indent = " " * last.col_offset
         if isinstance(last, ast.Expr) and not isinstance(last.value, ast.Constant | ast.Yield | ast.YieldFrom):
-            yield self._replace(last, f"return {self._text(last)}", 2 if not has_value else 4)
+            yield self._replace(last, f"return {self._get_text(last)}", 2 if not has_value else 4)
         if not isinstance(last, ast.Return | ast.Raise) and node.name != "__init__":
             for place, name in enumerate(reversed(self._names[node])):
-                text = f"{self._text(last)}\n{indent}return {name}"
+                text = f"{self._get_text(last)}\n{indent}return {name}"
                 yield self._replace(last, text, (2.5 if not has_value else 4.5) + 0.25 * place)
         first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
         if first.lineno == node.lineno:
@@ -339,11 +339,11 @@ class _Finder:
         for name in _list_parameters(node):
             for place, returned in enumerate((name, *_GUARDED_VALUES)):
                 guard = f"if not {name}:\n{margin}    return {returned}\n{margin}"
-                yield self._mutation(first, self._start(first), self._start(first), guard, 4 + 0.25 * place)
+                yield self._make_mutation(first, self._start(first), self._start(first), guard, 4 + 0.25 * place)
 
     def _shift(self, node: ast.expr, cost: float) -> Iterator[Mutation]:
         """Yield `node` plus and minus one."""
-        text = self._text(node)
+        text = self._get_text(node)
         text = text if isinstance(node, (*_ATOMS, ast.BinOp)) else f"({text})"
         yield self._replace(node, f"{text} + 1", cost)
         yield self._replace(node, f"{text} - 1", cost)
@@ -361,16 +361,16 @@ class _Finder:
         changed = f"{between[: found.start()]}{new}{between[found.end() :]}"
         if text is not None:
             changed, end = changed + text, self._end(right)
-        yield self._mutation(left, start, end, changed, cost)
+        yield self._make_mutation(left, start, end, changed, cost)
 
     def _replace(self, node: ast.stmt | ast.expr, text: str, cost: float) -> Mutation:
-        return self._mutation(node, self._start(node), self._end(node), text, cost)
+        return self._make_mutation(node, self._start(node), self._end(node), text, cost)
 
-    def _mutation(self, node: ast.stmt | ast.expr, start: int, end: int, text: str, cost: float) -> Mutation:
+    def _make_mutation(self, node: ast.stmt | ast.expr, start: int, end: int, text: str, cost: float) -> Mutation:
         function = "" if self._function is None else self._function.name
         return Mutation(start=start, end=end, text=text, cost=cost, line=node.lineno, function=function)
 
-    def _names_here(self) -> Sequence[str]:
+    def _list_names_here(self) -> Sequence[str]:
         """Return the names of the function that is being visited, at most 8."""
         return () if self._function is None else self._names[self._function][:_MOST_NAMES]
 
@@ -380,12 +380,12 @@ class _Finder:
     def _end(self, node: ast.stmt | ast.expr) -> int:
         return self._starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
 
-    def _text(self, node: ast.stmt | ast.expr) -> str:
+    def _get_text(self, node: ast.stmt | ast.expr) -> str:
         return self._slice(self._start(node), self._end(node))
 
     def _enclose(self, node: ast.expr) -> str:
         """Return the text of an operand that keeps its meaning beside any operator."""
-        return self._text(node) if isinstance(node, (*_ATOMS, ast.Constant)) else f"({self._text(node)})"
+        return self._get_text(node) if isinstance(node, (*_ATOMS, ast.Constant)) else f"({self._get_text(node)})"
 
     def _slice(self, start: int, end: int) -> str:
         return self._bytes[start:end].decode()
@@ -415,7 +415,7 @@ def _list_parameters(function: Function) -> Sequence[str]:
     return [name for name in names if name not in {"self", "cls"}]
 
 
-def _alike(left: str, right: str) -> int:
+def _count_alike(left: str, right: str) -> int:
     """Return how many letters two names have in common at their ends."""
     common = next((place for place, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
     behind = next((place for place, (a, b) in enumerate(zip(left[::-1], right[::-1], strict=False)) if a != b), 0)

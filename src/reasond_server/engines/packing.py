@@ -85,12 +85,12 @@ class PackedBatch:
 
 def pack(what: Any) -> bytes:  # noqa: ANN401 - any value
     """Return a value as JSON."""
-    return _adapter(what.__class__).dump_json(what)
+    return _build_adapter(what.__class__).dump_json(what)
 
 
 def unpack(kind: type[ValueT], body: bytes) -> ValueT:
     """Return the `kind` that `pack` wrote."""
-    found: ValueT = _adapter(cast("Any", kind)).validate_json(body)
+    found: ValueT = _build_adapter(cast("Any", kind)).validate_json(body)
     return found
 
 
@@ -135,5 +135,5 @@ def number_batch(number: int) -> str:
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any class
+def _build_adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any class
     return TypeAdapter(kind)

@@ -213,7 +213,7 @@ class RepairWorker:
         """Let the critics judge a candidate."""
 
         async def work(critics: Critics) -> ActivityReply:
-            return ActivityReply(critique=await critics.judge(_candidate_in(request).changes))
+            return ActivityReply(critique=await critics.judge(_read_candidate(request).changes))
 
         return await self._judge(order, baseline, work)
 
@@ -222,7 +222,7 @@ class RepairWorker:
         """Make the patch of a candidate and try it."""
 
         async def work(attempt: Attempt) -> ActivityReply:
-            candidate = _candidate_in(request)
+            candidate = _read_candidate(request)
             problem = await validate_patch(
                 attempt.files, candidate.changes, candidate.diff, parent=self.workbench.folder
             )
@@ -235,7 +235,7 @@ class RepairWorker:
         """Run the held-out checks on the winner."""
 
         async def work(critics: Critics) -> ActivityReply:
-            return ActivityReply(outcomes=await critics.judge_held_out(_candidate_in(request).changes))
+            return ActivityReply(outcomes=await critics.judge_held_out(_read_candidate(request).changes))
 
         return await self._judge(order, baseline, work)
 
@@ -347,7 +347,7 @@ class RepairWorker:
                 await writer.flush()
 
         try:
-            return pack(await self._while_wanted(order, do))
+            return pack(await self._work_while_wanted(order, do))
         except (ApplicationError, StoreUnavailableError):
             raise
         except ReasondError as error:
@@ -358,7 +358,7 @@ class RepairWorker:
         reply = ActivityReply(error=write_error_row(failure))
         return pack(reply if attempt is None else attempt.add_cost(reply))
 
-    async def _while_wanted(self, order: RepairOrder, do: Callable[[], Awaitable[ActivityReply]]) -> ActivityReply:
+    async def _work_while_wanted(self, order: RepairOrder, do: Callable[[], Awaitable[ActivityReply]]) -> ActivityReply:
         """Do the work, and tell the cluster that it goes on; stop it at once when the execution ends."""
         async with AsyncExitStack() as stack:
             changed = asyncio.Event()
@@ -400,7 +400,7 @@ def _build_over_error() -> ApplicationError:
     return ApplicationError("the execution is over", type="ExecutionOver", non_retryable=True)
 
 
-def _candidate_in(request: bytes) -> RepairCandidate:
+def _read_candidate(request: bytes) -> RepairCandidate:
     candidate = unpack(ActivityRequest, request).candidate
     assert candidate is not None  # noqa: S101 - as the workflow sends it
     return candidate

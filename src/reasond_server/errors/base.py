@@ -21,7 +21,7 @@ DEFAULT_RETRY_S: Final = 1.0
 _MAX_SHOWN_CHARACTERS = 120
 
 
-def _without_user(text: str) -> str:
+def _drop_user(text: str) -> str:
     """Return `text` without user and password, if it is a URL that has them."""
     scheme, found, rest = text.partition("://")
     place = rest.rfind("@")
@@ -34,7 +34,7 @@ def show(value: object) -> str:
     The user information of a URL is left out: it may contain a password.
     """
     if isinstance(value, str):
-        value = _without_user(value)
+        value = _drop_user(value)
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARACTERS:
         value = value[:_MAX_SHOWN_CHARACTERS]
     text = repr(value)

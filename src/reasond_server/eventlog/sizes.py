@@ -21,26 +21,26 @@ def estimate_size(entry: Entry) -> int:
     """Return the approximate size of an entry in memory, in bytes."""
     if type(entry) is Record:
         return _BYTES_PER_ENTRY + (len(entry.key) + len(entry.body)) * 4
-    return _BYTES_PER_ENTRY + _content(entry.event)
+    return _BYTES_PER_ENTRY + _estimate_content(entry.event)
 
 
-def _content(value: object) -> int:
+def _estimate_content(value: object) -> int:
     """Return an upper bound of the bytes of all texts, and of all free JSON, below `value`."""
     kind: type = type(value)
-    read = _reader(kind)
+    read = _build_field_reader(kind)
     if read is None:
-        return _plain_content(value)
+        return _estimate_plain_content(value)
     size = 0
     for found in read(value):
         # Most fields are texts or empty; handling them here, without another call, takes half as long.
         if type(found) is str:
             size += len(found) * 4
         elif found:
-            size += _content(found)
+            size += _estimate_content(found)
     return size
 
 
-def _plain_content(value: object) -> int:
+def _estimate_plain_content(value: object) -> int:
     if isinstance(value, str):
         return len(value) * 4
     if isinstance(value, Mapping):
@@ -51,13 +51,13 @@ def _plain_content(value: object) -> int:
             if type(each) is str:
                 size += len(each) * 4
             elif each is not None and type(each) not in _NUMBERS:
-                size += _content(each)
+                size += _estimate_content(each)
         return size
-    return sum(_BYTES_PER_VALUE + _content(each) for each in value) if isinstance(value, Sequence) else 0
+    return sum(_BYTES_PER_VALUE + _estimate_content(each) for each in value) if isinstance(value, Sequence) else 0
 
 
 @cache
-def _reader(kind: type) -> Callable[[object], Sequence[object]] | None:
+def _build_field_reader(kind: type) -> Callable[[object], Sequence[object]] | None:
     """Return a function to the fields of a dataclass whose size the type does not limit; None for other classes.
 
     For an event only the fields with content count: all its other fields are short.

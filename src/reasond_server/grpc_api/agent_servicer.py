@@ -58,7 +58,7 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         agent = await self._service.register(
             get_current_principal(),
             agent_id=request.agent_id,
-            card_json=_card_json(request),
+            card_json=_read_card_json(request),
             ttl_s=read_seconds(request.ttl, path="ttl") if request.HasField("ttl") else None,
             etag=request.etag,
         )
@@ -113,7 +113,7 @@ def build_agent_message(agent: RegisteredAgent) -> pb.Agent:
     )
 
 
-def _card_json(request: pb.RegisterAgentRequest) -> str:
+def _read_card_json(request: pb.RegisterAgentRequest) -> str:
     source = request.WhichOneof("source")
     if source is None:
         raise invalid("card", "is required, as card or card_json")

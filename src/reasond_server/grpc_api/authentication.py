@@ -98,13 +98,13 @@ class Authentication:
         tokens, call.tokens = call.tokens, ()
         if tokens:
             return await self._authenticate(parse_bearer_token(tokens))
-        principal = self._peers.recognise(_peer_uris(context)) if self._peers.has_rules else None
+        principal = self._peers.recognise(_find_peer_uris(context)) if self._peers.has_rules else None
         if principal is None:
             raise build_missing_token_error(_HINT)
         return principal
 
 
-def _peer_uris(context: Context) -> list[str]:
+def _find_peer_uris(context: Context) -> list[str]:
     """Return the URIs of the peer's verified certificate; empty without a certificate."""
     names = context.auth_context().get("x509_subject_alternative_name", ())
     return [name.decode("utf-8", "replace") for name in names if b"://" in name]

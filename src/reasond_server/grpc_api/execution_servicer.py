@@ -102,8 +102,8 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
             strategy=request.strategy,
             finish_reason=read_finish_reason(request.finish_reason),
             state=read_state(request.state),
-            create_time_after=_moment_in(request, "create_time_after"),
-            create_time_before=_moment_in(request, "create_time_before"),
+            create_time_after=_read_moment_in(request, "create_time_after"),
+            create_time_before=_read_moment_in(request, "create_time_before"),
             text=request.text,
             page_size=request.page_size,
             page_token=request.page_token,
@@ -131,5 +131,5 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
         return pb.DeleteExecutionResponse()
 
 
-def _moment_in(request: pb.ListExecutionsRequest, field: _Time) -> datetime | None:
+def _read_moment_in(request: pb.ListExecutionsRequest, field: _Time) -> datetime | None:
     return read_moment(getattr(request, field), path=field) if request.HasField(field) else None

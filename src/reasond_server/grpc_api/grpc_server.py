@@ -173,7 +173,7 @@ class GrpcServer:
     async def _close_listeners(self) -> None:
         with self._guard.hold_ends():
             self._end_watches()
-            await self._until_quiet()
+            await self._wait_until_quiet()
             self._ending = [asyncio.ensure_future(server.stop(_FOR_EVER_S)) for server in self._servers]
             # After one turn of the event loop, each server has begun to stop and has sent its GOAWAYs.
             await asyncio.sleep(0)
@@ -184,7 +184,7 @@ class GrpcServer:
         if self._load is not None:
             self._load.close()
 
-    async def _until_quiet(self) -> None:
+    async def _wait_until_quiet(self) -> None:
         """Wait until no more calls arrive."""
         seen, quiet = self._guard.running, 0
         for _ in range(_MOST_LOOKS):
@@ -200,7 +200,7 @@ class GrpcServer:
         for server in self._servers:
             await server.start()
 
-    def _new_server(self, *layers: Layer) -> tuple[grpc.aio.Server, MethodTable]:
+    def _create_server(self, *layers: Layer) -> tuple[grpc.aio.Server, MethodTable]:
         """Return a server and its methods, to be added; `layers` are those between the codec and the guard."""
         guard = self._guard
         methods = MethodTable(
@@ -214,7 +214,7 @@ class GrpcServer:
         options = self._options
         if not options.grpc_address and not options.grpc_unix_socket:
             raise SettingsError("gRPC has nowhere to listen", remedy="Set [server] grpc_address or grpc_unix_socket.")
-        server, methods = self._new_server(self._authentication.wrap)
+        server, methods = self._create_server(self._authentication.wrap)
         for service in self._services:
             service.register(methods)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, methods)
@@ -228,10 +228,10 @@ class GrpcServer:
         if options.grpc_unix_socket:
             bind_unix(server, Path(options.grpc_unix_socket))
         if options.grpc_address:
-            credentials = self._credentials()
+            credentials = self._build_credentials()
             self._port = bind_tcp(server, options.grpc_address, credentials=credentials, setting="grpc_address")
 
-    def _credentials(self) -> grpc.ServerCredentials | None:
+    def _build_credentials(self) -> grpc.ServerCredentials | None:
         """Return the TLS credentials; None if TLS is off or ends at a proxy."""
         options = self._options
         if options.tls != "files":
@@ -257,7 +257,7 @@ class GrpcServer:
             )
         from grpc_channelz.v1 import channelz, channelz_pb2_grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - optional, untyped
 
-        server, methods = self._new_server()
+        server, methods = self._create_server()
         channelz_pb2_grpc.add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), methods)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, methods)
         self._admin_port = bind_tcp(server, address, credentials=None, setting="admin_address")

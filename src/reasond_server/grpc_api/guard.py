@@ -133,7 +133,7 @@ class ErrorGuard:
             arrival = None if self._tracing is None else _begin_arrival(self._tracing, call, scope)
             # Set before anything can fail: grpc sends it with every status, including its own.
             context.set_trailing_metadata(self._build_trailers(call))
-            task, started = _this_task(), self._monotonic()
+            task, started = _get_this_task(), self._monotonic()
             self._observer.rpc_began(call.method[1:])
             self._running.add(task)
             code, failure = "", None
@@ -156,14 +156,14 @@ class ErrorGuard:
                 trailers = (*self._build_trailers(call), (STATUS_KEY, status.SerializeToString()), *retry)
                 await context.abort(grpc.StatusCode[code], status.message, trailing_metadata=trailers)
             except asyncio.CancelledError:
-                code = code or _code_of_cancellation(context)
+                code = code or _choose_cancellation_code(context)
                 raise
             except grpc.aio.InternalError:
                 code = code or "CANCELLED"
                 await _leave(context)
             finally:
                 self._running.discard(task)
-                code = code or _code_set_on(context)
+                code = code or _get_code_set_on(context)
                 span = None if arrival is None else arrival.finish()
                 self._note_end(call, code, self._monotonic() - started)
                 if span is not None:
@@ -223,11 +223,11 @@ def _convert_failure(error: BaseException) -> ReasondError:
     if isinstance(error, ReasondError):
         return error
     if isinstance(error, asyncio.CancelledError):
-        return _fault("a task inside the handler was cancelled", error)
-    return _fault("unexpected error in the handler", error)
+        return _build_fault("a task inside the handler was cancelled", error)
+    return _build_fault("unexpected error in the handler", error)
 
 
-def _fault(message: str, cause: BaseException) -> InternalError:
+def _build_fault(message: str, cause: BaseException) -> InternalError:
     fault = InternalError(message)
     fault.__cause__ = cause
     return fault
@@ -253,7 +253,7 @@ def _to_status(failure: ReasondError, call: RpcCall) -> tuple[ReasondError, Stat
     try:
         return failure, call.describe(failure, call_id=call.call_id)
     except Exception as error:  # noqa: BLE001 - grpc.aio would send its text to the peer
-        fault = _fault("a failure could not be told", error)
+        fault = _build_fault("a failure could not be told", error)
         return fault, build_status(fault, call_id=call.call_id)
 
 
@@ -269,7 +269,7 @@ async def _leave(context: Context) -> None:
     raise asyncio.CancelledError
 
 
-def _this_task() -> asyncio.Task[Any]:
+def _get_this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     if task is None:  # pragma: no cover - grpc.aio runs every handler in a task
         message = "an RPC runs outside a task"
@@ -281,12 +281,12 @@ def _this_task() -> asyncio.Task[Any]:
 _TRAVEL_S = 0.2
 
 
-def _code_of_cancellation(context: Context) -> str:
+def _choose_cancellation_code(context: Context) -> str:
     remaining = remaining_s(context)
     return "DEADLINE_EXCEEDED" if remaining is not None and remaining <= _TRAVEL_S else "CANCELLED"
 
 
-def _code_set_on(context: Context) -> str:
+def _get_code_set_on(context: Context) -> str:
     code: Any = context.code()
     if code is None:
         return "OK"

@@ -71,11 +71,11 @@ def make_runner(behaviour: Behaviour, *, is_stream: bool) -> Behaviour:
     its responses, or is an async generator.
     """
     if is_stream and inspect.isasyncgenfunction(behaviour):
-        return _writing(behaviour)
-    return behaviour if inspect.iscoroutinefunction(behaviour) else _awaiting(behaviour)
+        return _make_writing(behaviour)
+    return behaviour if inspect.iscoroutinefunction(behaviour) else _make_awaiting(behaviour)
 
 
-def _awaiting(behaviour: Behaviour) -> Behaviour:
+def _make_awaiting(behaviour: Behaviour) -> Behaviour:
     async def run(request: object, context: Context) -> object:
         response = behaviour(request, context)
         return await response if inspect.isawaitable(response) else response
@@ -83,7 +83,7 @@ def _awaiting(behaviour: Behaviour) -> Behaviour:
     return run
 
 
-def _writing(behaviour: Behaviour) -> Behaviour:
+def _make_writing(behaviour: Behaviour) -> Behaviour:
     async def run(request: object, context: Context) -> None:
         async with aclosing(behaviour(request, context)) as responses:
             async for response in responses:

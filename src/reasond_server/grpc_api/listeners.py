@@ -73,7 +73,7 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> None:
     _clear(path)
     try:
         # The socket is created with its final mode: before a later chmod, others could connect.
-        with _umask(0o117):
+        with _set_umask(0o117):
             server.add_insecure_port(f"unix:{path}")
     except RuntimeError as error:
         raise SettingsError(
@@ -131,7 +131,7 @@ def _clear(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _umask(mask: int) -> Iterator[None]:
+def _set_umask(mask: int) -> Iterator[None]:
     before = os.umask(mask)
     try:
         yield
@@ -198,21 +198,21 @@ def channel_arguments(options: GrpcOptions) -> Sequence[tuple[str, int]]:
         ("grpc.server.max_pending_requests", options.max_pending_calls),
         ("grpc.server.max_pending_requests_hard_limit", options.max_pending_calls),
         # The limits on metadata and calls apply to a peer only after it has acknowledged the SETTINGS.
-        ("grpc.http2.settings_timeout", _ms(SETTINGS_TIMEOUT_S)),
-        ("grpc.server_handshake_timeout_ms", _ms(_HANDSHAKE_TIMEOUT_S)),
-        ("grpc.keepalive_time_ms", _ms(options.keepalive_time_s)),
-        ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
+        ("grpc.http2.settings_timeout", _to_ms(SETTINGS_TIMEOUT_S)),
+        ("grpc.server_handshake_timeout_ms", _to_ms(_HANDSHAKE_TIMEOUT_S)),
+        ("grpc.keepalive_time_ms", _to_ms(options.keepalive_time_s)),
+        ("grpc.keepalive_timeout_ms", _to_ms(options.keepalive_timeout_s)),
         # A ping has its own timeout, by default a minute, and grpc ignores the keepalive timeout meanwhile.
-        ("grpc.http2.ping_timeout_ms", _ms(options.keepalive_timeout_s)),
+        ("grpc.http2.ping_timeout_ms", _to_ms(options.keepalive_timeout_s)),
         # Idle connections are probed too: otherwise a dead client would keep its connection for ever.
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", _ms(options.min_ping_interval_s)),
-        ("grpc.max_connection_age_ms", _ms(options.max_connection_age_s)),
-        ("grpc.max_connection_age_grace_ms", _ms(options.max_connection_age_grace_s)),
+        ("grpc.http2.min_ping_interval_without_data_ms", _to_ms(options.min_ping_interval_s)),
+        ("grpc.max_connection_age_ms", _to_ms(options.max_connection_age_s)),
+        ("grpc.max_connection_age_grace_ms", _to_ms(options.max_connection_age_grace_s)),
     )
 
 
-def _ms(seconds: float) -> int:
+def _to_ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
@@ -243,7 +243,7 @@ class CertificateReloader:
         except (OSError, ValueError) as error:
             raise SettingsError(
                 f"The TLS files {', '.join(show(str(path)) for path in self._files.paths)} cannot be used: "
-                f"{_plain(error)}",
+                f"{_describe_error(error)}",
                 remedy="Check [server] tls_certificate, tls_private_key and tls_client_ca.",
             ) from error
         self._stamp = stamp
@@ -262,7 +262,7 @@ class CertificateReloader:
             fresh = self._load()
         except (OSError, ValueError) as error:
             self._stamp = stamp
-            _log.error("changed TLS files cannot be used, the old ones stay: %s", _plain(error))
+            _log.error("changed TLS files cannot be used, the old ones stay: %s", _describe_error(error))
             return None
         # The files changed while they were read: the next handshake checks them again.
         if self._files.stamp() != stamp:
@@ -280,6 +280,6 @@ class CertificateReloader:
         return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
 
 
-def _plain(error: OSError | ValueError) -> str:
+def _describe_error(error: OSError | ValueError) -> str:
     """Describe `error`; texts of the TLS library may be long but hold no key material."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

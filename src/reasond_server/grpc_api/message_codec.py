@@ -70,10 +70,10 @@ def _count(raw: bytes, kind: Descriptor | None) -> int:
         place, end, message = waiting.pop()
         while place < end and count <= MAX_FIELDS:
             count += 1
-            tag, place = _varint(raw, place)
+            tag, place = _read_varint(raw, place)
             wire = tag & 7
             if wire == _BYTES:
-                size, place = _varint(raw, place)
+                size, place = _read_varint(raw, place)
                 field = message.fields_by_number.get(tag >> 3) if message is not None else None
                 if field is not None and field.message_type is not None:
                     waiting.append((place, min(place + size, end), field.message_type))
@@ -82,14 +82,14 @@ def _count(raw: bytes, kind: Descriptor | None) -> int:
                     count += min(size, end - place)
                 place += size
             elif wire == _VARINT:
-                _, place = _varint(raw, place)
+                _, place = _read_varint(raw, place)
             else:
                 # The start and the end of a group each count as a field: both have a tag.
                 place += _FIXED_SIZES.get(wire, 0)
     return count
 
 
-def _varint(raw: bytes, place: int) -> tuple[int, int]:
+def _read_varint(raw: bytes, place: int) -> tuple[int, int]:
     """Return the number at `place` and the place after it.
 
     Raises:
@@ -122,8 +122,8 @@ class Codec:
         A single message is coded in its function, streamed messages are coded by grpc.aio.
         """
         behaviour = make_runner(find_behaviour(handler), is_stream=handler.response_streaming)
-        decode = _decoding(handler.request_deserializer, method)
-        encode = self._encoding(handler.response_serializer)
+        decode = _make_decoder(handler.request_deserializer, method)
+        encode = self._make_encoder(handler.response_serializer)
         if not handler.request_streaming:
             behaviour = _add_reader(behaviour, decode)
         if not handler.response_streaming:
@@ -136,7 +136,7 @@ class Codec:
             encode=encode if handler.response_streaming else None,
         )
 
-    def _encoding(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
+    def _make_encoder(self, encode: Callable[[Any], bytes] | None) -> Callable[[Any], bytes]:
         """Return `encode` with the send limit.
 
         The function raises InvalidRequestError if the message is too large: the caller can request less.
@@ -155,7 +155,7 @@ class Codec:
         return encode_within_limit
 
 
-def _decoding(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
+def _make_decoder(decode: Callable[[bytes], Any] | None, method: str) -> Callable[[bytes], Any]:
     """Return `decode` that raises InvalidRequestError for a message that is invalid or has too many fields."""
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message

@@ -51,7 +51,7 @@ def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[i
         raise InvalidRequestError.of(Violation(field=root, description=f"must hold at most {MAX_CONFIG_VALUES} values"))
     kind = value.WhichOneof("kind")
     if kind == "number_value":
-        return _number(value.number_value, path)
+        return _convert_number(value.number_value, path)
     if kind in {"string_value", "bool_value"}:
         return getattr(value, kind)
     if kind == "null_value":
@@ -67,7 +67,7 @@ def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[i
     return {key: _read_value(item, f"{path}.{key}", depth + 1, room) for key, item in fields.items()}
 
 
-def _number(number: float, path: str) -> float:
+def _convert_number(number: float, path: str) -> float:
     if not math.isfinite(number):
         raise InvalidRequestError.of(Violation(field=path, description=f"must be a finite number, not {number}"))
     return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT else number
@@ -267,7 +267,7 @@ def _list_scalars(cls: type, descriptor: Descriptor) -> tuple[list[str], list[_S
 def _describe_scalar(each: FieldDescriptor, field: Field | None) -> _Scalar:
     is_content = field is not None and field.is_content
     if each.enum_type is not None:
-        return _Scalar(each.name, _numbers(each.enum_type, field).__getitem__, is_content, is_always=True)
+        return _Scalar(each.name, _list_numbers(each.enum_type, field).__getitem__, is_content, is_always=True)
     if field is not None and field.type is Mapping:
         return _Scalar(each.name, write_json, is_content, is_always=True)
     return _Scalar(each.name, None, is_content, is_always=field is not None and field.is_optional)
@@ -380,7 +380,7 @@ def _find_message(each: FieldDescriptor) -> Descriptor:
     return each.message_type
 
 
-def _numbers(enum: EnumDescriptor, field: Field | None) -> dict[Any, int]:
+def _list_numbers(enum: EnumDescriptor, field: Field | None) -> dict[Any, int]:
     """Return the number of each member, or of each word if the class has strings; None maps to the first."""
     prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
     if field is None or not issubclass(field.type, Enum):

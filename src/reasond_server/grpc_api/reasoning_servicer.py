@@ -213,7 +213,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
     ) -> None:
         """Write the events of a new or an earlier execution as they come."""
         try:
-            await self._streams.write(self._events(request, context), context, build_event_message)
+            await self._streams.write(self._open_events(request, context), context, build_event_message)
         except ReasondError as error:
             name_request_fields(error, request.task)
             raise
@@ -232,7 +232,7 @@ class ReasoningServicer(reasoning_service_pb2_grpc.ReasoningServiceServicer):
             models=self._service.offered_models,
         )
 
-    def _events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
+    def _open_events(self, request: pb.ReasonIterationsRequest, context: Context) -> AsyncGenerator[StreamEvent, None]:
         """Return the events for the request; nothing starts before the first is requested."""
         source = request.WhichOneof("source")
         if source == "resume":

@@ -212,7 +212,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
     async def Repair(self, request: pb.RepairRequest, context: Context) -> pb.RepairResponse:
         """Work a repair out and return its result."""
         task = require_repair_task(request)
-        with _naming_fields():
+        with _name_fields():
             result = await self._service.run(get_current_principal(), task, request_id=request.request_id)
         return pb.RepairResponse(repair=fill(repairs_pb2.Repair(), result))
 
@@ -221,7 +221,7 @@ class RepairServicer(repair_service_pb2_grpc.RepairServiceServicer):
     ) -> None:
         """Write the events of a new or an earlier repair as they come."""
         source = read_source(request)
-        with _naming_fields():
+        with _name_fields():
             events = self._service.stream(
                 get_current_principal(),
                 source,
@@ -266,7 +266,7 @@ def build_repair_view_response(view: RepairView) -> pb.GetRepairResponse:
 
 
 @contextmanager
-def _naming_fields() -> Iterator[None]:
+def _name_fields() -> Iterator[None]:
     """Make violations name the fields of the request: `checks[0].argv` becomes `task.checks[0].argv`."""
     try:
         yield

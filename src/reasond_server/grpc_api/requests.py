@@ -62,7 +62,7 @@ def read_task(task: execution_pb2.ReasoningTask) -> Task:
     # One call for all fields; most tasks set one or two of them, and asking each takes twice as long.
     given: dict[str, Any] = {field.name: found for field, found in task.ListFields()}
     get = given.get
-    strategy, config = _strategy_and_config(task, get("strategy"))
+    strategy, config = _read_strategy_and_config(task, get("strategy"))
     return Task(
         query=get("query", ""),
         material=get("material", ""),
@@ -178,7 +178,7 @@ def read_trace_view(number: int) -> execution_pb2.TraceView.ValueType:
     """
     view = _TRACE_VIEWS.get(number)
     if view is None:
-        raise _no_value(execution_pb2.TraceView.DESCRIPTOR, number, path="trace_view")
+        raise _build_no_value_error(execution_pb2.TraceView.DESCRIPTOR, number, path="trace_view")
     return view
 
 
@@ -275,7 +275,7 @@ def _is_of_task(violation: Violation, error: ReasondError) -> bool:
     return root != "task" and (isinstance(error, InvalidConfigError) or root in _TASK_FIELDS or root in _FIELD_NAMES)
 
 
-def _strategy_and_config(task: execution_pb2.ReasoningTask, strategy: str | None) -> tuple[str | None, Json]:
+def _read_strategy_and_config(task: execution_pb2.ReasoningTask, strategy: str | None) -> tuple[str | None, Json]:
     case = task.WhichOneof("config")
     if case is None:
         return strategy, {}
@@ -318,10 +318,10 @@ def _read_enum_name(kind: EnumDescriptor, number: int, *, path: str) -> str:
     """Return the name of an enum's value; checks it, because proto3 accepts any number."""
     value = kind.values_by_number.get(number)
     if value is None:
-        raise _no_value(kind, number, path=path)
+        raise _build_no_value_error(kind, number, path=path)
     return value.name
 
 
-def _no_value(kind: EnumDescriptor, number: int, *, path: str) -> InvalidRequestError:
+def _build_no_value_error(kind: EnumDescriptor, number: int, *, path: str) -> InvalidRequestError:
     known = ", ".join(each.name for each in kind.values)
     return invalid(path, f"must be one of {known}, not {number}")

@@ -88,12 +88,12 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         """Return the status of a service; NOT_FOUND for an unknown service."""
         if request.service not in self._is_ready:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {show(request.service)}")
-        return _Response(status=self._status_of_check(request.service))
+        return _Response(status=self._find_status_of_check(request.service))
 
     async def List(self, request: Any, context: Context) -> Any:  # noqa: ANN401 - messages of an untyped package
         """Return the status of every service."""
         del request, context
-        statuses = {name: _Response(status=self._status_of_check(name)) for name in self._is_ready}
+        statuses = {name: _Response(status=self._find_status_of_check(name)) for name in self._is_ready}
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: Any, context: Context) -> None:  # noqa: ANN401 - messages of an untyped package
@@ -102,7 +102,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
         while True:
             # The event is read before the status: a change in between then ends the wait at once.
             changed, is_last = self._changed, not self._is_watched
-            status = self._status(request.service)
+            status = self._find_status(request.service)
             if status != last:
                 await context.write(_Response(status=status))
                 last = status
@@ -110,10 +110,10 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # t
                 return
             await changed.wait()
 
-    def _status_of_check(self, service: str) -> int:
-        return int(_Response.NOT_SERVING) if self._is_draining else self._status(service)
+    def _find_status_of_check(self, service: str) -> int:
+        return int(_Response.NOT_SERVING) if self._is_draining else self._find_status(service)
 
-    def _status(self, service: str) -> int:
+    def _find_status(self, service: str) -> int:
         is_ready = self._is_ready.get(service)
         if is_ready is None:
             return int(_Response.SERVICE_UNKNOWN)
@@ -156,7 +156,7 @@ def _build_own_pool() -> descriptor_pool.DescriptorPool:
     return pool
 
 
-def _file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and files come untyped
+def _find_file_of_member(pool: Any, symbol: str) -> Any:  # noqa: ANN401 - pools and files come untyped
     """Return the file of the method or the value of an enum called `symbol`, which pools do not find."""
     owner, _, name = symbol.rpartition(".")
     for find, members in ((pool.FindServiceByName, "methods_by_name"), (pool.FindEnumTypeByName, "values_by_name")):
@@ -184,7 +184,7 @@ class _Pools:
     def FindFileContainingSymbol(self, symbol: str) -> Any:  # noqa: ANN401 - the interface of a pool
         """Return the file that declares a symbol, which may be a method or a value of an enum as well."""
         for pool in (self._first, self._second):
-            for find in (pool.FindFileContainingSymbol, partial(_file_of_member, pool)):
+            for find in (pool.FindFileContainingSymbol, partial(_find_file_of_member, pool)):
                 with suppress(KeyError):
                     return find(symbol)
         raise KeyError(symbol)

@@ -56,12 +56,12 @@ def build_status(
     if is_internal:
         _add(status, info)
         return status
-    others = _standing_details(error)
+    others = _build_standing_details(error)
     violations = error_details_pb2.BadRequest()
-    room = MAX_STATUS_BYTES - status.ByteSize() - sum(_packed_size(other) for other in others)
+    room = MAX_STATUS_BYTES - status.ByteSize() - sum(_measure_packed(other) for other in others)
     _fill_metadata(info, error, room)
     if error.violations:
-        _fill_violations(violations, info, error, room - _packed_size(info))
+        _fill_violations(violations, info, error, room - _measure_packed(info))
     for detail in (info, *others, *([violations] if violations.field_violations else [])):
         _add(status, detail)
     return status
@@ -82,33 +82,33 @@ def find_pushback(error: ReasondError, *, left_s: float | None) -> str:
 
 def clip_message(text: str) -> str:
     """Return `text` cut so that its percent-encoded form fits the trailers."""
-    text = _encodable(text)
-    if _encoded_length(text) <= _MAX_MESSAGE_BYTES:
+    text = _make_encodable(text)
+    if _measure_encoded(text) <= _MAX_MESSAGE_BYTES:
         return text
     low, high = 0, min(len(text), _MAX_MESSAGE_BYTES)
     while low < high:
         middle = (low + high + 1) // 2
-        if _encoded_length(f"{text[:middle]}…") <= _MAX_MESSAGE_BYTES:
+        if _measure_encoded(f"{text[:middle]}…") <= _MAX_MESSAGE_BYTES:
             low = middle
         else:
             high = middle - 1
     return f"{text[:low]}…"
 
 
-def _encoded_length(text: str) -> int:
+def _measure_encoded(text: str) -> int:
     return len(quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"))
 
 
-def _encodable(text: str) -> str:
+def _make_encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
 def _clip(text: str) -> str:
-    text = _encodable(text)
+    text = _make_encodable(text)
     return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[: _MAX_TEXT_CHARACTERS - 1]}…"
 
 
-def _standing_details(error: ReasondError) -> list[Message]:
+def _build_standing_details(error: ReasondError) -> list[Message]:
     """Return the details of fixed size, which programs use."""
     details: list[Message] = []
     if error.retry_after_ms is not None:
@@ -132,7 +132,7 @@ def _fill_metadata(info: error_details_pb2.ErrorInfo, error: ReasondError, room:
         if key in info.metadata:
             continue
         info.metadata[_clip(key)] = _clip(value)
-        if _packed_size(info) > room:
+        if _measure_packed(info) > room:
             del info.metadata[_clip(key)]
             return
 
@@ -144,14 +144,14 @@ def _fill_violations(
     note = len("violations_total") + 32
     for violation in error.violations:
         bad_request.field_violations.add(field=_clip(violation.field), description=_clip(violation.description))
-        if _packed_size(bad_request) > room - note:
+        if _measure_packed(bad_request) > room - note:
             del bad_request.field_violations[-1]
             break
     if len(bad_request.field_violations) < len(error.violations) and room >= note:
         info.metadata["violations_total"] = str(len(error.violations))
 
 
-def _packed_size(detail: Message) -> int:
+def _measure_packed(detail: Message) -> int:
     """Return the bytes that `detail` takes inside a Status, wrapping included."""
     return detail.ByteSize() + len(f"type.googleapis.com/{detail.DESCRIPTOR.full_name}") + _WRAPPING_BYTES
 

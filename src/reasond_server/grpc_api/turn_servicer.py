@@ -206,7 +206,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
         self, request: pb.ExecuteTurnRequest, context: Context
     ) -> None:
         """Write the events of a turn as they come, to its next exit."""
-        with _naming_fields(request):
+        with _name_fields(request):
             events = self._service.stream(
                 get_current_principal(),
                 read_source(request),
@@ -218,7 +218,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
     async def RunTurn(self, request: pb.RunTurnRequest, context: Context) -> pb.RunTurnResponse:
         """Start a turn or go on with one, and return it at the next exit."""
-        with _naming_fields(request):
+        with _name_fields(request):
             view = await self._service.run(
                 get_current_principal(), read_turn_work(request), request_id=request.request_id
             )
@@ -299,7 +299,7 @@ class TurnServicer(turn_service_pb2_grpc.TurnServiceServicer):
 
 
 @contextmanager
-def _naming_fields(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> Iterator[None]:
+def _name_fields(request: pb.ExecuteTurnRequest | pb.RunTurnRequest) -> Iterator[None]:
     """Make violations name the fields of the request: `message` becomes `start.message`."""
     try:
         yield

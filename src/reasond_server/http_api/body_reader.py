@@ -97,9 +97,9 @@ class BodyReader:
             ClientGoneError: the client left before its body was complete.
         """
         if declared is not None and declared > self._max_body_bytes:
-            raise self._too_large()
+            raise self._build_too_large_refusal()
         if self._requests >= self._max_requests:
-            raise _busy()
+            raise _build_busy_refusal()
         body = bytearray()
         counts = has_arrived or is_known
         self._requests += counts
@@ -116,7 +116,7 @@ class BodyReader:
             self._requests -= counts
             self._held_bytes -= len(body)
             if isinstance(error, TimeoutError):
-                raise self._too_slow() from None
+                raise self._build_too_slow_refusal() from None
             raise
         self._requests += not counts
         return body
@@ -142,7 +142,7 @@ class BodyReader:
                         self._strangers.pop().evict()
         except TimeoutError:
             if reading is not None and reading.is_evicted:
-                raise _busy(close=True) from None
+                raise _build_busy_refusal(close=True) from None
             raise
         finally:
             if reading is not None:
@@ -156,21 +156,21 @@ class BodyReader:
         chunk: bytes = message.get("body", b"")
         size = len(chunk)
         if len(body) + size > self._max_body_bytes:
-            raise self._too_large()
+            raise self._build_too_large_refusal()
         if self._held_bytes + size > self._max_held_bytes:
-            raise _busy()
+            raise _build_busy_refusal()
         body += chunk
         self._held_bytes += size
         return bool(message.get("more_body", False))
 
-    def _too_large(self) -> RefusalError:
+    def _build_too_large_refusal(self) -> RefusalError:
         return RefusalError(
             413,
             f"the body is over the limit of {self._max_body_bytes} bytes; send less, "
             "or have [server] max_http_body_bytes raised",
         )
 
-    def _too_slow(self) -> RefusalError:
+    def _build_too_slow_refusal(self) -> RefusalError:
         message = f"the body did not arrive within {self._body_timeout_s:g} s"
         return RefusalError(408, message, headers={"connection": "close"})
 
@@ -252,6 +252,6 @@ def require_plain(headers: RequestHeaders) -> None:
         )
 
 
-def _busy(*, close: bool = False) -> RefusalError:
+def _build_busy_refusal(*, close: bool = False) -> RefusalError:
     message = "the server holds as many requests as it may; retry in a second"
     return RefusalError(503, message, headers={"retry-after": "1", **({"connection": "close"} if close else {})})

@@ -91,7 +91,7 @@ class JsonRpcEndpoint:
             return
         disconnect = find_disconnect(scope)
         try:
-            request = self._streamable(exchange, body)
+            request = self._find_streamable(exchange, body)
             if request is not None:
                 last_event_id = exchange.headers.first(b"last-event-id")
                 events = frames(calls.open(request.method), request.params, last_event_id)
@@ -102,7 +102,7 @@ class JsonRpcEndpoint:
             self.body_reader.release(body)
         await send_answer(send, 204 if answer is None else 200, answer or b"", headers=[NO_STORE])
 
-    def _streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
+    def _find_streamable(self, exchange: Exchange, body: bytearray) -> RpcRequest | None:
         """Return the call of `body` if the client accepts a stream and the method can stream; else None."""
         if not wants_stream(exchange.headers.getlist(b"accept")):
             return None

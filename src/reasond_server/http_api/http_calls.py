@@ -145,7 +145,7 @@ def build_error_object(
         message = INTERNAL_MESSAGE
     else:
         message = error.message if reason.is_bare else error.full_message
-        data |= _advice(error, is_bare=reason.is_bare)
+        data |= _build_advice(error, is_bare=reason.is_bare)
     if partial is not None:
         data["partial"] = dict(partial)
     return {"code": reason.jsonrpc_code, "message": message, "data": data}
@@ -175,7 +175,7 @@ def convert_failure(error: BaseException) -> ReasondError:
     return fault
 
 
-def _advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
+def _build_advice(error: ReasondError, *, is_bare: bool) -> dict[str, Any]:
     """Return the members that help the caller to correct the call."""
     advice: dict[str, Any] = {}
     if is_bare and error.remedy:
@@ -350,7 +350,7 @@ class Call:
         """Run the call; return `{"result": ...}` or `{"error": ...}`."""
         code, since_s, failure = "CANCELLED", time.monotonic(), None
         try:
-            method = self._method()
+            method = self._require_method()
             principal, arguments = await self._admit(method.operation, params)
             answer = {"result": await method.run(principal, read_params(method.params, arguments))}
             code = "OK"
@@ -377,7 +377,7 @@ class Call:
         code, since_s = "CANCELLED", time.monotonic()
         self._calls.observer.stream_opened(self._calls.dialect.transport)
         try:
-            async with aclosing(self._events(params, last_event_id)) as events:
+            async with aclosing(self._open_events(params, last_event_id)) as events:
                 async for event in events:
                     yield event
             code = "OK"
@@ -388,8 +388,8 @@ class Call:
             self._calls.observer.stream_closed(self._calls.dialect.transport)
             self._note_end(code, since_s)
 
-    async def _events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[Any, None]:
-        method = self._method()
+    async def _open_events(self, params: RpcParams, last_event_id: str | None) -> AsyncGenerator[Any, None]:
+        method = self._require_method()
         streaming = method.streaming
         if streaming is None:
             raise InternalError(f"the method {self._name!r} has no events")
@@ -406,7 +406,7 @@ class Call:
         self._decide(error)
         partial = None
         if error.execution_id and self._principal is not None:
-            partial = await self._left_by(self._principal, error.execution_id)
+            partial = await self._read_left_by(self._principal, error.execution_id)
         self._calls.observer.call_failed(self._calls.dialect.transport, error.declaration.name)
         note_failure(error, self._calls.exchange, self._name)
         return self._calls.dialect.describe(error, self._calls.exchange.call_id, partial)
@@ -428,7 +428,7 @@ class Call:
             self._decision.allow()
         self._calls.observer.call_ended(self._calls.dialect.transport, self._name, code, time.monotonic() - since_s)
 
-    def _method(self) -> Method:
+    def _require_method(self) -> Method:
         """Return the method that is called."""
         method = self._calls.methods.get(self._name)
         if method is None:
@@ -449,7 +449,7 @@ class Call:
         self._decision = audit.begin(operation, principal=principal, call_id=calls.exchange.call_id)
         return principal, arguments
 
-    async def _left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
+    async def _read_left_by(self, principal: Principal, execution_id: str) -> dict[str, Any] | None:
         """Return the partial result of an execution; None if it is no longer stored."""
         method = self._calls.methods.get(self._name)
         read = (method and method.read_partial) or self._calls.methods.read_partial

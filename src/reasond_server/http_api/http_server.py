@@ -72,7 +72,7 @@ class HttpServer:
         context = ReloadingContext(self._tls).context() if self._tls else None
         listener = await self._bind()
         self._port = listener.getsockname()[1]
-        self._server = _Server(self._config(context), handshake_timeout_s=self._limits.header_timeout_s)
+        self._server = _Server(self._build_config(context), handshake_timeout_s=self._limits.header_timeout_s)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         is_bound = asyncio.create_task(self._server.is_bound.wait())
         await asyncio.wait({self._serving, is_bound}, return_when=asyncio.FIRST_COMPLETED)
@@ -107,7 +107,7 @@ class HttpServer:
             found = await asyncio.get_running_loop().getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
             )
-            return _listener(found[0][0], found[0][4], reuse_port=self._reuse_port)
+            return _bind_listener(found[0][0], found[0][4], reuse_port=self._reuse_port)
         except OSError as error:
             raise SettingsError(
                 f"Cannot listen on {show(f'{self._host}:{self._port}')} for HTTP",
@@ -115,7 +115,7 @@ class HttpServer:
                 f"{self._setting}, or use port 0 to pick a free one.",
             ) from error
 
-    def _config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
+    def _build_config(self, context: Any) -> uvicorn.Config:  # noqa: ANN401 - an SSL context or None
         protocol: Any = partial(
             BoundedProtocol,
             limits=self._limits,
@@ -135,11 +135,11 @@ class HttpServer:
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=self._limits.keep_alive_s,
-            ssl_context_factory=None if context is None else lambda _config, _default: context,
+            ssl_context_factory=None if context is None else lambda _build_config, _default: context,
         )
 
 
-def _listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
+def _bind_listener(family: int, address: tuple[Any, ...], *, reuse_port: bool) -> socket.socket:
     """Return a bound socket.
 
     Its protocol is set to TCP, because asyncio sets TCP_NODELAY only then; without it, separate writes of headers

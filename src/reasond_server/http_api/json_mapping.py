@@ -82,37 +82,37 @@ def _make_writer(cls: type) -> Callable[[Any], JsonObject]:
     names = kind.keys if kind is not None and kind.keys else tuple(fields)
     if event is not None:
         # Their keys are those of the wire; fields without a key are only stored.
-        names = [_field_name(name, fields) for name in names]
+        names = [_find_field_name(name, fields) for name in names]
     elif missing := fields.keys() - set(names):
         raise TypeError(f"{cls.__name__} declares keys without {sorted(missing)}")
-    read, members = build_reader(names), [_member(name, fields.get(name)) for name in names]
+    read, members = build_reader(names), [_map_member(name, fields.get(name)) for name in names]
     return lambda value: {
         key: found if convert is None or found is None else convert(found)
         for (key, convert), found in zip(members, read(value), strict=True)
     }
 
 
-def _field_name(key: str, fields: Mapping[str, Field]) -> str:
+def _find_field_name(key: str, fields: Mapping[str, Field]) -> str:
     """Return the name of the field that the key of an event shows: a duration is `x_ms` for the field `x_s`."""
     seconds = f"{key.removesuffix('_ms')}_s"
     return seconds if key not in fields and seconds in fields else key
 
 
-def _member(name: str, field: Field | None) -> tuple[str, _Convert | None]:
+def _map_member(name: str, field: Field | None) -> tuple[str, _Convert | None]:
     """Return the key of a field with what converts its value; a computed one (`field` is None) may be a percentage."""
     if name.endswith("_pct"):
-        return name, _percentage
+        return name, _round_percentage
     if field is None:
         return name, None
     if field.type is float and name.endswith("_s"):
         return f"{name.removesuffix('_s')}_ms", milliseconds
-    one = _converter(field.type)
+    one = _find_converter(field.type)
     if not field.is_sequence:
         return field.wire_name, one
     return field.wire_name, list if one is None else lambda items: [one(item) for item in items]
 
 
-def _converter(kind: type) -> _Convert | None:
+def _find_converter(kind: type) -> _Convert | None:
     """Return what converts a value of type `kind`; None if it is JSON already."""
     if is_dataclass(kind):
         return WRITERS[kind]
@@ -123,7 +123,7 @@ def _converter(kind: type) -> _Convert | None:
     return dict if kind is Mapping else None
 
 
-def _percentage(value: float) -> float:
+def _round_percentage(value: float) -> float:
     # Adding zero turns -0.0 into 0.0.
     return round(value, 1) + 0.0
 
@@ -142,14 +142,14 @@ def build_result_json(result: Result, steps: Sequence[Iteration]) -> JsonObject:
     A trace over MAX_TRACE_BYTES keeps its first items, and `warnings` says how many were omitted.
     """
     items = [item for step in steps for item in list_trace_items(step, answer=result.answer)]
-    kept = _within(items, MAX_TRACE_BYTES)
+    kept = _take_within(items, MAX_TRACE_BYTES)
     warnings = list(result.warnings)
     if len(kept) < len(items):
         warnings.append(
             f"The trace holds the first {len(kept)} of {len(items)} items: all of them are over {MAX_TRACE_BYTES} "
             "bytes. Stream the execution to read every step."
         )
-    return _result(result, warnings, trace=kept)
+    return _build_result(result, warnings, trace=kept)
 
 
 def build_task_json(task: Task) -> JsonObject:
@@ -192,10 +192,10 @@ def _list_images(images: Sequence[Image]) -> list[JsonObject]:
 
 def build_completed_json(result: Result) -> JsonObject:
     """Return `result` without a trace, as the last event of a stream carries it."""
-    return _result(result, list(result.warnings))
+    return _build_result(result, list(result.warnings))
 
 
-def _result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> JsonObject:
+def _build_result(result: Result, warnings: list[str], **trace: list[JsonObject]) -> JsonObject:
     """Return `result` with `warnings`, and with the member `trace` if it is given."""
     shown = {
         "answer": result.answer,
@@ -362,7 +362,7 @@ def list_trace_items(step: Iteration, *, answer: str = "") -> list[JsonObject]:
         pair = (("reasoning", detail.text), ("answer", detail.answer))
         return [{"type": kind, "content": content} for kind, content in pair if content]
     if isinstance(detail, ReactStep):
-        return [_cycle_item(step, detail, answer)]
+        return [_build_cycle_item(step, detail, answer)]
     kind, body = STEPS.kinds[detail.__class__], build_kind_json(detail)
     if kind.body:
         return [body]
@@ -384,7 +384,7 @@ def describe_step(step: Iteration) -> str:
     """Return what a step did as text: its headline, the calls of ReAct with their results, or third-party JSON."""
     detail = step.detail
     if isinstance(detail, ReactStep):
-        calls, results = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+        calls, results = _format_action(detail.actions), "\n".join(map(_format_observation, detail.observations))
         named = (detail.thought, calls and f"Action: {calls}", results and f"Observation: {results}")
         return "\n".join(text for text in named if text)
     kind = STEPS.kinds[detail.__class__]
@@ -394,9 +394,9 @@ def describe_step(step: Iteration) -> str:
     return text
 
 
-def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
+def _build_cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
     """Return a cycle: seed 001's six keys first, then the calls and results behind `action` and `observation`."""
-    action, observation = _action(detail.actions), "\n".join(map(_observation, detail.observations))
+    action, observation = _format_action(detail.actions), "\n".join(map(_format_observation, detail.observations))
     if step.answer_found and not detail.actions:
         action, observation = "Answer", answer
     return {
@@ -412,12 +412,12 @@ def _cycle_item(step: Iteration, detail: ReactStep, answer: str) -> JsonObject:
     }
 
 
-def _action(calls: Sequence[ToolCall]) -> str:
+def _format_action(calls: Sequence[ToolCall]) -> str:
     """Return calls as text, one per line, such as `calculator({"expression": "2+2"})`."""
     return "\n".join(f"{call.name}({call.arguments_json})" for call in calls)
 
 
-def _observation(result: ToolResult) -> str:
+def _format_observation(result: ToolResult) -> str:
     """Return a result as text: the value of a JSON string, any other JSON unchanged."""
     try:
         value = json.loads(result.result_json)
@@ -441,7 +441,7 @@ def _surely_fit(items: list[JsonObject], limit: int) -> bool:
     return _MOST_BYTES * characters + _PUNCTUATION * sum(map(len, items)) + 3 * len(items) + 2 <= limit
 
 
-def _within(items: list[JsonObject], limit: int) -> list[JsonObject]:
+def _take_within(items: list[JsonObject], limit: int) -> list[JsonObject]:
     """Return as many of the first `items` as fit into `limit` bytes of JSON, separators included."""
     # Two brackets, and one comma less than items.
     if _surely_fit(items, limit) or len(to_json(items, inf_nan_mode="null")) - 1 <= limit:

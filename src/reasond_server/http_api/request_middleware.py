@@ -180,7 +180,7 @@ def _begin_arrival(tracing: Tracing, scope: Scope, work: Work) -> Arrival | None
     """Return the `Arrival` that begins the span of a request; None for probes."""
     if scope["path"] in QUIET_PATHS:
         return None
-    method = _method(scope)
+    method = _name_method(scope)
     attributes = {"http.request.method": method, "reasond.request.id": work.call_id}
     name = "HTTP" if method == "_OTHER" else method
     return Arrival(tracing=tracing, scope=work, name=name, attributes=attributes)
@@ -191,7 +191,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
     attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
     if exchange.route:
         attributes["http.route"] = exchange.route
-        span.rename(f"{_method(scope)} {exchange.route}")
+        span.rename(f"{_name_method(scope)} {exchange.route}")
     if exchange.methods:
         attributes |= {"rpc.system.name": exchange.rpc_system, "rpc.method": ",".join(exchange.methods)}
     if work.execution_id:
@@ -203,7 +203,7 @@ def _end(span: OpenSpan, scope: Scope, exchange: Exchange, work: Work) -> None:
     span.end()
 
 
-def _method(scope: Scope) -> str:
+def _name_method(scope: Scope) -> str:
     return scope["method"] if scope["method"] in _METHODS else "_OTHER"
 
 

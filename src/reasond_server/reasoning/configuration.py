@@ -78,7 +78,7 @@ class StrategyConfiguration:
             config: StrategyConfig = strategy.config_type.model_validate(values)
         except ValidationError as error:
             found = list_violations(error, model=strategy.config_type)
-            raise InvalidConfigError.of(*(_with_level(one, request, agent or {}) for one in found)) from None
+            raise InvalidConfigError.of(*(_add_level(one, request, agent or {}) for one in found)) from None
         over = [
             Violation(field=name, description=f"must be at most {ceiling} on this server, got {show(value)}")
             for name, ceiling in self._ceilings[strategy.name].items()
@@ -195,7 +195,7 @@ def _takes_numbers(schema: Json, name: str) -> bool:
     return any(option.get("type") in {"integer", "number"} for option in options)
 
 
-def _with_level(violation: Violation, request: Json, agent: Json) -> Violation:
+def _add_level(violation: Violation, request: Json, agent: Json) -> Violation:
     """Add to `violation` that the value comes from the agent's card, unless the request set it."""
     name = violation.field.split(".")[0]
     if name in request or name not in agent:

@@ -74,7 +74,7 @@ class JournaledToolbox(WrappedToolbox):
             async with effect:
                 return await self._call_once(call, effect)
         except ToolOutcomeUnknownError:
-            raise _unknown_outcome(call) from None
+            raise _build_unknown_outcome_error(call) from None
 
     async def _call_once(self, call: ToolCall, effect: JournaledEffect) -> ToolResult:
         if effect.recorded is not None:
@@ -109,7 +109,7 @@ class TracedToolbox(WrappedToolbox):
         tracing = self._tracing
         # A name that the model invented is content, and the number of such names has no limit.
         name = call.name if call.name in self._names else "unknown"
-        span = tracing.part(f"{EXECUTE_TOOL} {name}", self._attributes(call, name), parent=self._trace.open())
+        span = tracing.part(f"{EXECUTE_TOOL} {name}", self._build_attributes(call, name), parent=self._trace.open())
         try:
             with OutgoingTrace(span.context if tracing.tells_tools else None):
                 result = await self._toolbox.call(call, idempotency_key=idempotency_key)
@@ -125,7 +125,7 @@ class TracedToolbox(WrappedToolbox):
         finally:
             span.end()
 
-    def _attributes(self, call: ToolCall, name: str) -> Attributes:
+    def _build_attributes(self, call: ToolCall, name: str) -> Attributes:
         attributes: Attributes = {
             "gen_ai.operation.name": EXECUTE_TOOL,
             "gen_ai.tool.name": name,
@@ -154,7 +154,7 @@ def decode_result(body: str) -> ToolResult | ReasondError:
     return read_error(row["error"]) if "error" in row else ToolResult(**row["result"])
 
 
-def _unknown_outcome(call: ToolCall) -> ToolOutcomeUnknownError:
+def _build_unknown_outcome_error(call: ToolCall) -> ToolOutcomeUnknownError:
     return ToolOutcomeUnknownError(
         f"The server went down while the tool {show(call.name)} was at work; whether it did its part is not known",
         remedy="See for yourself, then ask again; what was done until then is kept.",

@@ -206,7 +206,7 @@ class ReasoningService:
         try:
             result: Result | None = await run.wait_for_result()  # type: ignore[assignment]  # reasoning ends with a Result
             if result is None:
-                raise _why_gone(run)
+                raise _explain_gone(run)
             note_result(result.metrics.usage, str(result.finish_reason or ""), strategy=result.strategy_used)
             if result.error is not None:
                 raise build_failure(result.error, result.execution_id, error=run.error)
@@ -300,7 +300,7 @@ def find_beginning(task: Task) -> str:
     return said or task.material or task.query
 
 
-def _why_gone(run: Run) -> ReasondError:
+def _explain_gone(run: Run) -> ReasondError:
     """Return the error for a run that left this process without a result."""
     if isinstance(run.log.error, ExecutionNotFoundError):
         return run.log.error.copy()

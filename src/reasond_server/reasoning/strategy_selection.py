@@ -175,11 +175,11 @@ def select(inputs: SelectionInputs, registry: StrategyRegistry) -> Selection:
     if inputs.requested is not None:
         strategy, source = registry.get(inputs.requested), StrategySource.REQUEST
         if offered is not None and strategy.name not in offered:
-            raise _not_supported(strategy.name, offered)
+            raise _build_not_supported_error(strategy.name, offered)
     elif offered is not None:
         enabled = [name for name in offered if name in registry]
         if not enabled:
-            raise _not_supported(None, offered)
+            raise _build_not_supported_error(None, offered)
         usable = [name for name in enabled if inputs.allowed is None or name in inputs.allowed]
         strategy, source = registry.get((usable or enabled)[0]), StrategySource.AGENT
     elif inputs.default:
@@ -202,7 +202,7 @@ def _list_offered(inputs: SelectionInputs) -> Sequence[str] | None:
     return [name for name in inputs.offered if name in inputs.narrowed_to]
 
 
-def _not_supported(name: str | None, offered: Sequence[str]) -> StrategyNotSupportedError:
+def _build_not_supported_error(name: str | None, offered: Sequence[str]) -> StrategyNotSupportedError:
     names = ", ".join(map(repr, offered)) or "none"
     if name is None:
         text = f"Strategy not supported: none of the agent's strategies ({names}) is enabled here"
@@ -272,7 +272,7 @@ class Chooser:
         Raises:
             ReasondError: there is no such strategy or agent, the caller may not use it, or a parameter is wrong.
         """
-        agent = await self._agent(caller, task) if task.agent else None
+        agent = await self._find_agent(caller, task) if task.agent else None
         is_auto = self.is_auto_enabled and task.strategy == AUTO
         if is_auto and task.config:
             description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
@@ -356,7 +356,7 @@ class Chooser:
     def _list_replacements(self) -> Sequence[str]:
         return [READER, *(each.strategy for each in self.choices.values())]
 
-    async def _agent(self, caller: Principal, task: Task) -> RegisteredAgent:
+    async def _find_agent(self, caller: Principal, task: Task) -> RegisteredAgent:
         """Return the agent that the task names."""
         try:
             async with limit_awake_time(self.within_s):

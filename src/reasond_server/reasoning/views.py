@@ -69,11 +69,11 @@ def build_view(execution: Execution, events: Sequence[LoggedEvent], *, result: R
     steps = [logged.event for logged in events if isinstance(logged.event, Iteration)]
     if result is None:
         last = events[-1].event if events else None
-        result = last if isinstance(last, Result) else _partial(execution)
+        result = last if isinstance(last, Result) else _build_partial(execution)
     return ExecutionView(execution=execution, result=result, steps=steps, events=events)
 
 
-def _partial(execution: Execution) -> Result:
+def _build_partial(execution: Execution) -> Result:
     """Return the partial result of an execution that has not ended: its usage, without an answer."""
     return Result(
         execution_id=execution.execution_id,

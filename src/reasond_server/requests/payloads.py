@@ -49,7 +49,7 @@ def check_shape(value: ValueT, *, before: object = None) -> ValueT:
     kind: type = type(value)
     known = before if type(before) is kind else None
     changed = {}
-    read, declared = _fields(kind)
+    read, declared = _build_fields_reader(kind)
     for given, (name, hint, items) in zip(read(value), declared, strict=True):
         # Most fields are valid by this quick check.
         if type(given) is hint and (
@@ -76,7 +76,7 @@ def is_unicode(text: object) -> bool:
 
 
 @cache
-def _fields(kind: type) -> tuple[Callable[[object], Sequence[Any]], Sequence[tuple[str, Any, Any]]]:
+def _build_fields_reader(kind: type) -> tuple[Callable[[object], Sequence[Any]], Sequence[tuple[str, Any, Any]]]:
     """Return a function to the values of all fields, and name, annotation and item annotation of each.
 
     The item annotation is None unless the field is a sequence.
@@ -95,19 +95,19 @@ def _check_field(value: Any, hint: Any, items: Any, name: str, before: Any) -> A
     if type(value) is hint and is_dataclass(hint):
         return check_shape(value, before=before)
     if items is not None:
-        return _settled_items(value, items, name, before if isinstance(before, tuple) else ())
+        return _settle_items(value, items, name, before if isinstance(before, tuple) else ())
     if isinstance(hint, UnionType):
         if value is None:
             return None
         chosen = _choose_alternative(value, hint, name)
         return _check_field(value, chosen, _find_item_type(chosen), name, before)
-    complaint = _complaint(value, hint, name)
+    complaint = _find_complaint(value, hint, name)
     if complaint:
         raise ShapeError(f"{name} {complaint}")
     return check_shape(value, before=before) if is_dataclass(value) else value
 
 
-def _settled_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
+def _settle_items(value: object, kind: Any, name: str, before: tuple[Any, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation
     # Checked first, because the test for other sequences takes far longer.
     if type(value) is tuple:
         if not value:
@@ -130,7 +130,7 @@ def _choose_alternative(value: object, hint: UnionType, name: str) -> Any:  # no
     raise ShapeError(f"{name} is a {type(value).__name__}")
 
 
-def _complaint(value: Any, kind: type, name: str) -> str:  # noqa: ANN401 - any value
+def _find_complaint(value: Any, kind: type, name: str) -> str:  # noqa: ANN401 - any value
     """Return why `value` does not fit a field of type `kind`; empty if it fits."""
     is_number = kind is float and isinstance(value, int) and not isinstance(value, bool)
     is_of_kind = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
@@ -252,7 +252,7 @@ def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT
         except ShapeError as error:
             kind = type(value).__name__
             raise InternalError(f"strategy {strategy!r} yielded a {kind} that cannot be kept: {error}") from None
-    flat = _flat_copy(value.data)
+    flat = _copy_flat(value.data)
     if flat is not None:
         return type(value)(data=flat)
     try:
@@ -270,7 +270,7 @@ def _copy_checked(value: ValueT, strategy: str, before: object = None) -> ValueT
     return replace(value, data=data)
 
 
-def _flat_copy(data: object) -> dict[str, object] | None:
+def _copy_flat(data: object) -> dict[str, object] | None:
     """Return a copy of an object that holds only plain texts and numbers; None if it needs the full check."""
     if type(data) is not dict:
         return None

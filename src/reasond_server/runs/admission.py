@@ -142,7 +142,7 @@ class Admission:
         """Record that a place was released, and give it to the next request in the queue."""
         self._count(-1)
         while self._running < self.max_running and self._queues:
-            waiter = self._next()
+            waiter = self._take_next()
             if not waiter.done():
                 self._give()
                 waiter.set_result(None)
@@ -194,7 +194,7 @@ class Admission:
             if not queue:
                 del self._queues[tenant]
 
-    def _next(self) -> asyncio.Future[None]:
+    def _take_next(self) -> asyncio.Future[None]:
         """Remove and return the first request of the next tenant; the tenant moves to the end of the queue."""
         tenant, queue = next(iter(self._queues.items()))
         waiter = queue.popleft()

@@ -73,7 +73,7 @@ class Follower:
         )
         with source:
             while True:
-                item, is_silent = await self._next(mailbox, source)
+                item, is_silent = await self._wait_for_next(mailbox, source)
                 if item is not None:
                     # What an event that was delivered has said already comes too late.
                     if item.after_sequence >= after:
@@ -97,7 +97,7 @@ class Follower:
                 if is_silent and not has_news:
                     yield self._build_unlogged(execution, after, None)
 
-    async def _next(self, mailbox: Mailbox, source: EventSource) -> tuple[TextDelta | None, bool]:
+    async def _wait_for_next(self, mailbox: Mailbox, source: EventSource) -> tuple[TextDelta | None, bool]:
         """Return the next item of the mailbox and False; None and True if nothing came within the timeout."""
         timeout_s = self.heartbeat_interval_s
         if source.is_out_of_reach:
@@ -176,7 +176,7 @@ class EventSource:
                 if run.cause is Trigger.FENCE:
                     raise _fence_error(self._id)
                 if isinstance(run.log.error, StoreFullError):
-                    raise _unkept_error(self._id)
+                    raise _build_unkept_error(self._id)
                 self._watch()
         try:
             events = await self._read_store(after)
@@ -198,7 +198,7 @@ class EventSource:
 
     async def _read_store(self, after: int) -> Sequence[LoggedEvent]:
         events = await self._store.read(self._tenant, self._id, after=after, limit=self._page)
-        self._page = _next_page(events)
+        self._page = _size_next_page(events)
         if events:
             return events
         if self._run is None:
@@ -271,7 +271,7 @@ def _fence_error(execution_id: str) -> StoreUnavailableError:
     return error
 
 
-def _unkept_error(execution_id: str) -> StoreFullError:
+def _build_unkept_error(execution_id: str) -> StoreFullError:
     """Return the error for followers of a run whose end does not fit into the full store."""
     error = StoreFullError(
         "The store has no room for what the execution did last",
@@ -281,7 +281,7 @@ def _unkept_error(execution_id: str) -> StoreFullError:
     return error
 
 
-def _next_page(events: Sequence[LoggedEvent]) -> int:
+def _size_next_page(events: Sequence[LoggedEvent]) -> int:
     """Return how many events to read next, estimated from the size of the last ones."""
     if not events:
         return _FIRST_PAGE

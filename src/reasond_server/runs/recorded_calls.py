@@ -77,8 +77,8 @@ def encode_call(call: RecordedCall) -> str:
     """Return `call` as JSON text."""
     row: dict[str, Any] = {
         "v": VERSION,
-        "events": [_event_row(event) for event in call.events],
-        "usage": _usage_row(call.usage),
+        "events": [_write_event_row(event) for event in call.events],
+        "usage": _write_usage_row(call.usage),
     }
     if call.error is not None:
         row["error"] = write_error_row(call.error)
@@ -204,14 +204,14 @@ def _call_row(call: ToolCall) -> list[str]:
     return [*row, call.extra_json] if call.extra_json else row
 
 
-def _event_row(event: ModelEvent) -> list[Any]:
+def _write_event_row(event: ModelEvent) -> list[Any]:
     if isinstance(event, Text):
         return ["text", event.text]
     if isinstance(event, ReasoningText):
         return ["reasoning", event.text]
     if isinstance(event, ToolCall):
         return ["call", *_call_row(event)]
-    usage = _usage_row(event.usage)
+    usage = _write_usage_row(event.usage)
     row = ["finished", event.reason, event.matched_stop, [*event.warnings], usage, event.is_stopped_in_reasoning]
     if event.tokens:
         return [*row, event.model, [[each.text, each.logprob, *map(list, each.top)] for each in event.tokens]]
@@ -243,7 +243,7 @@ def _read_event(row: Sequence[Any]) -> ModelEvent:
 _USAGE: Final = tuple(each.name for each in fields(Usage))
 
 
-def _usage_row(usage: Usage) -> dict[str, Any]:
+def _write_usage_row(usage: Usage) -> dict[str, Any]:
     # The same as `asdict` returns, without its copies.
     return {name: getattr(usage, name) for name in _USAGE}
 

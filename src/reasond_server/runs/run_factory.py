@@ -222,7 +222,7 @@ class RunFactory:
         """Make the decisions that a run depends on; with a predecessor they are the same as there."""
         earlier = predecessor.plan if predecessor is not None else None
         calibration: Json = {} if earlier is None else earlier.calibration
-        counter = fork_counter(self._model_of(work).counter, calibration)
+        counter = fork_counter(self._choose_model(work).counter, calibration)
         nonce = self.clock.new_nonce() if earlier is None else earlier.nonce
         mark = self._choose_mark(work.request, nonce) if earlier is None else earlier.mark or nonce
         obstacle = self._find_obstacle(work)
@@ -324,7 +324,7 @@ class RunFactory:
         run = self._build(
             work=work,
             log=log,
-            counter=fork_counter(self._model_of(work).counter, plan.calibration),
+            counter=fork_counter(self._choose_model(work).counter, plan.calibration),
             nonce=plan.nonce,
             mark=plan.mark or plan.nonce,
             began_s=self.clock.monotonic() - elapsed_s,
@@ -389,7 +389,7 @@ class RunFactory:
             log.record(record, usage=accounts.usage)
 
         model = MeteredModel(
-            model=self._model_of(work),
+            model=self._choose_model(work),
             budget=request.budget,
             time_left=lambda: None if limit_s is None else limit_s - (monotonic() - began_s),
             counter=counter,
@@ -424,7 +424,7 @@ class RunFactory:
             tenure=tenure,
         )
 
-    def _model_of(self, work: Work) -> ChatModel:
+    def _choose_model(self, work: Work) -> ChatModel:
         return work.request.model or self.model
 
     def _open_log(self, execution: Execution, *, version: int = 0, fence: int = 1) -> RunLog:

@@ -266,19 +266,19 @@ class JournaledModel(WrappedModel[MeteredModel]):
                 # the call is complete only if its whole answer had arrived; then a resumed run must not pay again.
                 is_enough = isinstance(left, GeneratorExit) and not self._journal.is_closing
                 if is_enough or finished is not None:
-                    self._journal.note(key, self._body(request, heard))
+                    self._journal.note(key, self._write_body(request, heard))
                 raise
             except ReasondError as error:
                 # In a run that is being stopped, the stop itself may have caused the error.
                 if not self._journal.is_closing:
-                    await self._journal.keep(key, self._body(request, heard, error))
+                    await self._journal.keep(key, self._write_body(request, heard, error))
                 raise
             if finished is not None:
-                await self._journal.keep(key, self._body(request, heard))
+                await self._journal.keep(key, self._write_body(request, heard))
         if finished is not None:
             yield finished
 
-    def _body(self, request: ChatRequest, heard: AnswerParts, error: ReasondError | None = None) -> str:
+    def _write_body(self, request: ChatRequest, heard: AnswerParts, error: ReasondError | None = None) -> str:
         return encode_call(
             RecordedCall(
                 events=heard.join(),

@@ -86,7 +86,7 @@ class A2aInterface:
     http: Interface
 
 
-def serve_a2a(
+def build_a2a_interface(
     reasoning: ReasoningService,
     turns: TurnService,
     *,

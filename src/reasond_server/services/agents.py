@@ -27,7 +27,7 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_agents(service: AgentService) -> Service:
+def build_agent_service(service: AgentService) -> Service:
     """Return AgentService for both transports."""
     return Service(
         declaration=DECLARATION,

@@ -58,7 +58,7 @@ CHAT_METHODS: Final = (
 )
 
 
-def serve_chats(
+def build_chat_interface(
     service: ReasoningService,
     turns: TurnService,
     *,

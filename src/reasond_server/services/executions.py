@@ -55,7 +55,7 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_executions(
+def build_execution_service(
     desk: ExecutionDesk,
     observed: ExecutionDesk,
     *,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MCP_METHODS: Final = (REASON_METHOD, REPAIR_METHOD)
 
 
-def serve_mcp(
+def build_mcp_interface(
     reasoning: ReasoningService,
     repairs: RepairService | None,
     *,

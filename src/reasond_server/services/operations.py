@@ -23,7 +23,7 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_operations(observed: ExecutionDesk, used: ExecutionDesk) -> Service:
+def build_operations_service(observed: ExecutionDesk, used: ExecutionDesk) -> Service:
     """Return the service for gRPC; the desks are those of `OperationsServicer`."""
     servicer = OperationsServicer(observed=observed, used=used)
     return Service(declaration=DECLARATION, register=servicer.register, methods={})

@@ -34,7 +34,7 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_reasoning(
+def build_reasoning_service(
     service: ReasoningService,
     *,
     max_send_bytes: int = 4 * 1024 * 1024,
@@ -47,10 +47,10 @@ def serve_reasoning(
     )
     methods = {
         "reasoning.list_strategies": DECLARATION.method(
-            "reasoning.list_strategies", NoParams, partial(_strategies, service)
+            "reasoning.list_strategies", NoParams, partial(_list_strategies, service)
         ),
-        "reasoning.execute": _executing("reasoning.execute", service, None),
-        **{name: _executing(name, service, strategy) for name, strategy in DECLARATION.aliases.items()},
+        "reasoning.execute": _make_execute_method("reasoning.execute", service, None),
+        **{name: _make_execute_method(name, service, strategy) for name, strategy in DECLARATION.aliases.items()},
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
 
@@ -61,7 +61,7 @@ async def read_partial(service: ReasoningService, caller: Principal, execution_i
     return build_result_json(view.result, view.steps)
 
 
-def _executing(name: str, service: ReasoningService, alias: str | None) -> Method:
+def _make_execute_method(name: str, service: ReasoningService, alias: str | None) -> Method:
     """Return the method that executes with the strategy `alias`; with None the request may name any strategy."""
     return Method(
         operation=DECLARATION.find_operation(name),
@@ -102,7 +102,7 @@ def _open_stream(
     )
 
 
-async def _strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
+async def _list_strategies(service: ReasoningService, _caller: Principal, _params: NoParams) -> dict[str, Any]:
     return {
         "strategies": [build_kind_json(info) for info in service.strategies()],
         "model": service.model_name,

@@ -40,7 +40,9 @@ DECLARATION: Final = ServiceDeclaration(
 )
 
 
-def serve_repairs(service: RepairService, *, write_timeout_s: float = 30.0, observer: Observer = UNOBSERVED) -> Service:
+def build_repair_service(
+    service: RepairService, *, write_timeout_s: float = 30.0, observer: Observer = UNOBSERVED
+) -> Service:
     """Return RepairService for both transports; the limit is that of `RepairServicer`."""
     servicer = RepairServicer(service=service, write_timeout_s=write_timeout_s, observer=observer)
     execute = Method(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STATUSES: Final = {**STATUSES, "CANCELLED": 499, "UNIMPLEMENTED": 501}
 
 
-def serve_rest(services: Iterable[Service]) -> Interface:
+def build_rest_interface(services: Iterable[Service]) -> Interface:
     """Return the addresses of the RPCs of `services`."""
     routes = [
         Route(

@@ -63,7 +63,7 @@ DECLARATION: Final = ServiceDeclaration(
 _MAX_EXCERPT_BYTES: Final = 3 * 1024 * 1024
 
 
-def serve_turns(
+def build_turn_service(
     service: TurnService,
     *,
     max_send_bytes: int = 4 * 1024 * 1024,
@@ -78,7 +78,7 @@ def serve_turns(
         "sessions.delete": DECLARATION.method("sessions.delete", SessionParams, partial(_delete_session, service)),
         "sessions.get": DECLARATION.method("sessions.get", SessionParams, partial(_get_session, service)),
         "sessions.list": DECLARATION.method("sessions.list", ListSessionsParams, partial(_list_sessions, service)),
-        "turns.attach": _streamable(service, "turns.attach", AttachTurnParams, _attach, _read_cursor),
+        "turns.attach": _make_streamable(service, "turns.attach", AttachTurnParams, _attach, _read_cursor),
         "turns.cancel": DECLARATION.method("turns.cancel", TurnParams, partial(_cancel, service)),
         "turns.delete": DECLARATION.method("turns.delete", TurnParams, partial(_delete, service)),
         "turns.get": DECLARATION.method("turns.get", TurnParams, partial(_get, service)),
@@ -86,13 +86,15 @@ def serve_turns(
         "turns.read_tool_result": DECLARATION.method(
             "turns.read_tool_result", ReadToolResultParams, partial(_read, service)
         ),
-        "turns.reenter": _streamable(service, "turns.reenter", ReenterTurnParams, _reenter, ReenterTurnParams.reentry),
-        "turns.start": _streamable(service, "turns.start", StartTurnParams, _start, StartTurnParams.start),
+        "turns.reenter": _make_streamable(
+            service, "turns.reenter", ReenterTurnParams, _reenter, ReenterTurnParams.reentry
+        ),
+        "turns.start": _make_streamable(service, "turns.start", StartTurnParams, _start, StartTurnParams.start),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
 
 
-def _streamable(
+def _make_streamable(
     service: TurnService,
     name: str,
     params: type,

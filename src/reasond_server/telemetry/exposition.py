@@ -105,14 +105,14 @@ def read_process_facts(started_s: float) -> ProcessFacts:
     times = os.times()
     return ProcessFacts(
         cpu_s=times.user + times.system,
-        resident_bytes=_resident_bytes(),
-        open_files=_open_files(),
+        resident_bytes=_read_resident_bytes(),
+        open_files=_count_open_files(),
         most_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         started_s=started_s,
     )
 
 
-def _resident_bytes() -> int | None:
+def _read_resident_bytes() -> int | None:
     try:
         pages = int((_OWN_PROCESS / "statm").read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
@@ -120,7 +120,7 @@ def _resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _open_files() -> int | None:
+def _count_open_files() -> int | None:
     try:
         return len(os.listdir(_OWN_PROCESS / "fd"))  # noqa: PTH208 - only the number is needed, and there may be 100,000
     except OSError:

@@ -155,12 +155,12 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
     """
     if not log.isEnabledFor(level):
         return
-    handler = _only_handler(log, level)
+    handler = _find_only_handler(log, level)
     if handler is not None and _NEVER_AS_GIVEN.isdisjoint(fields):
         now_ms = time.time_ns() // 1_000_000
         handler.write(
             {
-                "time": f"{_second(now_ms // 1000)}.{now_ms % 1000:03}Z",
+                "time": f"{_format_second(now_ms // 1000)}.{now_ms % 1000:03}Z",
                 "level": _LEVELS.get(level) or logging.getLevelName(level).lower(),
                 "logger": log.name,
                 "message": message % args if args else message,
@@ -173,7 +173,7 @@ def emit_line(log: logging.Logger, level: int, message: str, *args: object, fiel
     log.handle(record)
 
 
-def _only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
+def _find_only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
     """Return the `JsonHandler` if no other handler and no filter would receive a record of `log`, else None.
 
     Called for every line, because a handler or a filter may be attached at any time. It is also None if the handler is
@@ -249,7 +249,7 @@ class JsonHandler(_QuietHandler):
             scope = current()
             if scope is not None:
                 scope.add_to(event)
-            line = _line_of_plain(event)
+            line = _write_plain(event)
             lock = self.lock
             if lock is None or self._bytes is None or self.stream is not self._stream_of_bytes:
                 self._write_text(line.decode())
@@ -299,7 +299,7 @@ def build_fields(record: logging.LogRecord) -> Fields:
     except Exception:  # noqa: BLE001 - wrong arguments must not lose the line
         message = str(record.msg)
     event: Fields = {
-        "time": f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03}Z",
+        "time": f"{_format_second(int(record.created))}.{int(record.created % 1 * 1000):03}Z",
         "level": _LEVELS.get(record.levelno) or record.levelname.lower(),
         "logger": record.name,
         "message": message,
@@ -315,11 +315,11 @@ def build_fields(record: logging.LogRecord) -> Fields:
 def json_line(event: Fields) -> bytes:
     """Return `event` as JSON in UTF-8, with values of any type."""
     if _PLAIN.issuperset(map(type, event.values())):
-        return _line_of_plain(event)
-    return _line_by_values(event)
+        return _write_plain(event)
+    return _write_values(event)
 
 
-def _line_of_plain(event: Fields) -> bytes:
+def _write_plain(event: Fields) -> bytes:
     """Return `event` as JSON in UTF-8. If no value has a mark of a secret, the values are not redacted one by one."""
     try:
         line = to_json(event, inf_nan_mode="strings")
@@ -328,10 +328,10 @@ def _line_of_plain(event: Fields) -> bytes:
             return line
     except (PydanticSerializationError, UnicodeError, ValueError):
         pass
-    return _line_by_values(event)
+    return _write_values(event)
 
 
-def _line_by_values(event: Fields) -> bytes:
+def _write_values(event: Fields) -> bytes:
     return to_json({name: shown_value(value) for name, value in event.items()})
 
 
@@ -378,7 +378,7 @@ def _leave_plain(text: str, _style: str) -> str:
 
 
 @lru_cache(maxsize=2)
-def _second(seconds: int) -> str:
+def _format_second(seconds: int) -> str:
     """Return a second since 1970 as text; cached because most lines have the same second as the line before."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:-6]
 

@@ -80,10 +80,10 @@ def read_trace(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | No
     found = [(key, value) for key, value in metadata if key in TRACE_KEYS]
     if not found:
         return None
-    parents = [_text(value) for key, value in found if key == TRACEPARENT]
+    parents = [_decode_text(value) for key, value in found if key == TRACEPARENT]
     if len(parents) != 1:
         return None
-    return parse_traceparent(parents[0], ",".join(_text(value) for key, value in found if key == TRACESTATE))
+    return parse_traceparent(parents[0], ",".join(_decode_text(value) for key, value in found if key == TRACESTATE))
 
 
 def read_trace_bytes(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
@@ -124,5 +124,5 @@ def _is_state(text: str) -> bool:
     return is_whole and 0 < len(filled) <= _MAX_MEMBERS and len(keys) == len(filled)
 
 
-def _text(value: str | bytes) -> str:
+def _decode_text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -196,7 +196,7 @@ def open_sink(exporter: Any, options: TracingOptions, *, is_batched: bool = True
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only where something is traced
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor  # noqa: PLC0415 - as above
 
-    provider = TracerProvider(resource=build_resource(options), sampler=_sampler(options), shutdown_on_exit=False)
+    provider = TracerProvider(resource=build_resource(options), sampler=_build_sampler(options), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter) if is_batched else SimpleSpanProcessor(exporter))
     tracing = Tracing(
         tracer=provider.get_tracer("reasond", options.version),
@@ -266,12 +266,12 @@ def _exporter(options: OtlpOptions) -> SpanExporter | MetricExporter:
     if options.spoken == _HTTP:
         # A provider of cloud credentials would make the session that posts.
         has_provider = options.read_variable("CREDENTIAL_PROVIDER", prefix="OTEL_PYTHON_EXPORTER_OTLP_HTTP")
-        chosen["session"] = None if has_provider else _session()
-    opened: SpanExporter | MetricExporter = exporter(endpoint=options.address, headers=_headers(options), **chosen)
+        chosen["session"] = None if has_provider else _open_session()
+    opened: SpanExporter | MetricExporter = exporter(endpoint=options.address, headers=_read_headers(options), **chosen)
     return opened
 
 
-def _session() -> requests.Session:
+def _open_session() -> requests.Session:
     """Return a session that fails on redirects: the exporter does not follow a redirect but counts it as a success."""
     import requests  # noqa: PLC0415 - comes with the exporter
 
@@ -285,7 +285,7 @@ def _session() -> requests.Session:
     return session
 
 
-def _headers(options: OtlpOptions) -> dict[str, str]:
+def _read_headers(options: OtlpOptions) -> dict[str, str]:
     """Return the headers from the environment, such as keys of the receiver.
 
     A malformed header is omitted and logged by its position, because its text may be a key.
@@ -312,7 +312,7 @@ def build_resource(options: OtlpOptions) -> Any:  # noqa: ANN401 - of a package 
     return Resource.create({name: value for name, value in own.items() if value and f"{name}=" not in given})
 
 
-def _sampler(options: TracingOptions) -> Sampler | None:
+def _build_sampler(options: TracingOptions) -> Sampler | None:
     """Return the sampler that decides which traces are kept; None if OTEL_TRACES_SAMPLER decides."""
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415 - as above
 

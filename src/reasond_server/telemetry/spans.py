@@ -137,7 +137,7 @@ class OpenSpan:
     def link(self, context: TraceContext) -> None:
         """Add a link to another span."""
         if self.is_recording:
-            self._span.add_link(_remote(self._otel, context))
+            self._span.add_link(_build_remote(self._otel, context))
 
     def end(self) -> None:
         """End the span now; later calls have no effect."""
@@ -182,17 +182,17 @@ class Tracing:
     ) -> OpenSpan:
         """Begin the span of a request that `caller` made; None begins a trace."""
         kind = self._otel.SpanKind.SERVER
-        return self._start(name, kind, attributes, self._under(caller), began_ns, links=links)
+        return self._start(name, kind, attributes, self._set_remote_parent(caller), began_ns, links=links)
 
     def run(
         self, name: str, attributes: Attributes, *, parent: TraceContext | None, links: Sequence[TraceContext] = ()
     ) -> OpenSpan:
         """Begin the span of a run, which may be in another process than its parent."""
-        return self._start(name, self._otel.SpanKind.INTERNAL, attributes, self._under(parent), links=links)
+        return self._start(name, self._otel.SpanKind.INTERNAL, attributes, self._set_remote_parent(parent), links=links)
 
     def part(self, name: str, attributes: Attributes, *, parent: OpenSpan, began_ns: int | None = None) -> OpenSpan:
         """Begin an internal child span of `parent`."""
-        return self._child(name, self._otel.SpanKind.INTERNAL, attributes, parent, began_ns)
+        return self._start_child(name, self._otel.SpanKind.INTERNAL, attributes, parent, began_ns)
 
     def call(
         self, name: str, attributes: Attributes, *, parent: SpanScope | None, trace: TraceContext | None = None
@@ -200,10 +200,10 @@ class Tracing:
         """Begin the span of a call to another program; without a `parent` it is a child of `trace`."""
         kind = self._otel.SpanKind.CLIENT
         if parent is None:
-            return self._start(name, kind, attributes, self._under(trace))
-        return self._child(name, kind, attributes, parent.open(), None)
+            return self._start(name, kind, attributes, self._set_remote_parent(trace))
+        return self._start_child(name, kind, attributes, parent.open(), None)
 
-    def _child(
+    def _start_child(
         self,
         name: str,
         kind: Any,  # noqa: ANN401 - an enumeration of a package that may be missing
@@ -214,7 +214,7 @@ class Tracing:
         if not parent.is_recording:
             # No child of an unsampled span is sampled.
             return parent
-        return self._start(name, kind, attributes, self._within(parent), began_ns)
+        return self._start(name, kind, attributes, self._set_parent(parent), began_ns)
 
     def _start(
         self,
@@ -226,22 +226,24 @@ class Tracing:
         *,
         links: Sequence[TraceContext] = (),
     ) -> OpenSpan:
-        linked = [self._otel.Link(_remote(self._otel, link)) for link in links]
+        linked = [self._otel.Link(_build_remote(self._otel, link)) for link in links]
         span = self._tracer.start_span(
             name, context=context, kind=kind, attributes=attributes, links=linked, start_time=began_ns
         )
         return OpenSpan(span, otel=self._otel)
 
-    def _within(self, parent: OpenSpan) -> Context:
+    def _set_parent(self, parent: OpenSpan) -> Context:
         return self._otel.set_span_in_context(parent._span, self._nowhere)  # noqa: SLF001 - the two are one
 
-    def _under(self, parent: TraceContext | None) -> Context:
+    def _set_remote_parent(self, parent: TraceContext | None) -> Context:
         if parent is None:
             return self._nowhere
-        return self._otel.set_span_in_context(self._otel.NonRecordingSpan(_remote(self._otel, parent)), self._nowhere)
+        return self._otel.set_span_in_context(
+            self._otel.NonRecordingSpan(_build_remote(self._otel, parent)), self._nowhere
+        )
 
 
-def _remote(otel: Any, context: TraceContext) -> SpanContext:  # noqa: ANN401 - a module
+def _build_remote(otel: Any, context: TraceContext) -> SpanContext:  # noqa: ANN401 - a module
     made: SpanContext = otel.SpanContext(
         trace_id=int(context.trace_id, 16),
         span_id=int(context.span_id, 16),

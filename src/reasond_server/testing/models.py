@@ -162,7 +162,7 @@ class _PlayedModel(ABC):
         is_over = False
         try:
             self._check_window(request)
-            async with aclosing(self._play(request, self._next_reply(request))) as events:
+            async with aclosing(self._play(request, self._choose_reply(request))) as events:
                 async for event in events:
                     if isinstance(event, Finished):
                         self.finished += 1
@@ -176,7 +176,7 @@ class _PlayedModel(ABC):
             self.closed += not is_over
 
     @abstractmethod
-    def _next_reply(self, request: ChatRequest) -> Reply:
+    def _choose_reply(self, request: ChatRequest) -> Reply:
         """Return the reply to `request`."""
 
     def _check_window(self, request: ChatRequest) -> None:
@@ -196,7 +196,7 @@ class _PlayedModel(ABC):
         allowed = self._counter.head(reply.text, request.max_tokens - reasoning_tokens)
         stop = StopFilter(request.stop)
         written = ""
-        for number, piece in enumerate(_cut(self._pieces(reply), self._reach(reply, allowed)), start=1):
+        for number, piece in enumerate(_cut(self._split_pieces(reply), self._reach(reply, allowed)), start=1):
             written += piece
             if shown := stop.feed(piece):
                 yield Text(text=shown)
@@ -215,12 +215,12 @@ class _PlayedModel(ABC):
             yield call
         yield Finished(
             reason=finish,
-            usage=reply.usage or self._usage(request, output_tokens, reasoning_tokens),
+            usage=reply.usage or self._count_usage(request, output_tokens, reasoning_tokens),
             matched_stop=stop.matched,
             tokens=() if request.top_logprobs is None else reply.tokens,
         )
 
-    def _pieces(self, reply: Reply) -> Sequence[str]:
+    def _split_pieces(self, reply: Reply) -> Sequence[str]:
         return WordPieceCounter().split(reply.text) if reply.pieces is None else reply.pieces
 
     def _reach(self, reply: Reply, allowed: str) -> int:
@@ -229,7 +229,7 @@ class _PlayedModel(ABC):
             return len(allowed)
         return min(len(allowed), reply.error_after)
 
-    def _usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
+    def _count_usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
         return Usage(
             input_tokens=self._counter.count_prompt(request.messages),
             output_tokens=output_tokens,
@@ -293,9 +293,9 @@ class ScriptedModel(_PlayedModel):
             warnings=warnings,
             has_native_tools=has_native_tools,
         )
-        self._left = deque(_as_reply(reply) for reply in replies)
+        self._left = deque(_make_reply(reply) for reply in replies)
 
-    def _next_reply(self, request: ChatRequest) -> Reply:
+    def _choose_reply(self, request: ChatRequest) -> Reply:
         if self._left:
             return self._left.popleft()
         content = request.messages[-1].content if request.messages else ""
@@ -365,11 +365,11 @@ class FunctionModel(_PlayedModel):
         )
         self._function = function
 
-    def _next_reply(self, request: ChatRequest) -> Reply:
-        return _as_reply(self._function(request))
+    def _choose_reply(self, request: ChatRequest) -> Reply:
+        return _make_reply(self._function(request))
 
 
-def _as_reply(reply: str | Reply) -> Reply:
+def _make_reply(reply: str | Reply) -> Reply:
     return Reply(text=reply) if isinstance(reply, str) else reply
 
 

@@ -175,11 +175,11 @@ class NotingModel(FunctionModel):
         self.is_held = asyncio.Event()
         self.is_endless = False
 
-    def _next_reply(self, request: ChatRequest) -> Reply:
+    def _choose_reply(self, request: ChatRequest) -> Reply:
         if len(self.requests) > MOST_CALLS:
             self.is_endless = True
             raise EndlessError(f"the run made more than {MOST_CALLS} model calls")
-        reply = super()._next_reply(request)
+        reply = super()._choose_reply(request)
         if len(self.requests) - 1 != self._held_call:
             return reply
         return replace(reply, hold=_Never(self.is_held), hold_after=self._held_after)

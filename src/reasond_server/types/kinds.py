@@ -165,14 +165,14 @@ def list_fields(cls: type) -> tuple[Field, ...]:
         TypeError: a field has a type that a kind may not hold.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple(_field(cls, each.name, hints[each.name]) for each in fields(cls))
+    return tuple(_read_field(cls, each.name, hints[each.name]) for each in fields(cls))
 
 
-def _field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annotation is any object
+def _read_field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an annotation is any object
     options = FieldOptions()
     hint, options = _split_options(hint, options)
-    members = [each for each in _members(hint) if each is not types.NoneType]
-    is_optional = len(members) < len(_members(hint))
+    members = [each for each in _list_members(hint) if each is not types.NoneType]
+    is_optional = len(members) < len(_list_members(hint))
     family = _find_family(members)
     if family is None:
         hint, options = _split_options(members[0], options)
@@ -213,7 +213,7 @@ def _split_options(hint: Any, known: FieldOptions) -> tuple[Any, FieldOptions]: 
     return bare, next((each for each in said if isinstance(each, FieldOptions)), known)
 
 
-def _members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is any object
+def _list_members(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 - an annotation is any object
     """Return the alternatives of a union; for any other type, only that type."""
     return typing.get_args(hint) if typing.get_origin(hint) in {types.UnionType, typing.Union} else (hint,)
 

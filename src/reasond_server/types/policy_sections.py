@@ -48,7 +48,7 @@ def freeze(table: Mapping[str, ValueT]) -> Mapping[str, ValueT]:
     return MappingProxyType(dict(table))
 
 
-def _scalar(value: object) -> object:
+def _check_scalar(value: object) -> object:
     """Return `value` if it is a string, a finite number or a boolean."""
     if not isinstance(value, bool | int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
         message = "must be a string, a finite number, true or false"
@@ -56,6 +56,6 @@ def _scalar(value: object) -> object:
     return value
 
 
-ScalarValue = Annotated[Scalar, PlainValidator(_scalar)]
+ScalarValue = Annotated[Scalar, PlainValidator(_check_scalar)]
 ParameterTable = Annotated[Mapping[ParameterName, ScalarValue], AfterValidator(freeze)]
 """Parameters of a strategy by name."""

@@ -1,4 +1,4 @@
-"""What the courier sends for a letter, and to where."""
+"""What is sent for a letter, and to where."""
 
 from __future__ import annotations
 

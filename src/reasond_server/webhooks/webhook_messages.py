@@ -18,7 +18,7 @@ from reasond_server.eventlog.store import Append, Notice
 from reasond_server.types import Execution, ExecutionState, LoggedEvent
 from reasond_server.types.turns import HandedOff
 from reasond_server.webhooks.task_receivers import TASKS
-from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, Happening
+from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookEvent, WebhookForm
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,12 +36,12 @@ def add_notices(endpoints: Endpoints, part: Append, *, has_tasks: bool = False) 
     execution, last = part.execution, part.entries[-1] if part.entries else None
     if execution.state is ExecutionState.RUNNING or not isinstance(last, LoggedEvent):
         return part
-    happening = Happening.ENDED if execution.state.has_ended else Happening.WAITING
+    happening = WebhookEvent.ENDED if execution.state.has_ended else WebhookEvent.WAITING
     names = [
         name
         for name, each in endpoints.items()
         if _is_wanted(each, happening, execution.tenant)
-        and (each.form is Form.REASOND or execution.wire == _OPENAI_WIRE)
+        and (each.form is WebhookForm.REASOND or execution.wire == _OPENAI_WIRE)
     ]
     if not names and not has_tasks:
         return part
@@ -68,10 +68,10 @@ def build_budget_notices(
             tenant=tenant,
             execution_id="",
             sequence=0,
-            body=_write(Happening.BUDGET, now, data),
+            body=_write(WebhookEvent.BUDGET, now, data),
         )
         for name, each in endpoints.items()
-        if _is_wanted(each, Happening.BUDGET, tenant) and each.form is Form.REASOND
+        if _is_wanted(each, WebhookEvent.BUDGET, tenant) and each.form is WebhookForm.REASOND
     ]
 
 
@@ -88,7 +88,7 @@ def build_headers(notice_id: str, body: bytes, *, keys: Sequence[bytes], now: da
     }
 
 
-def _is_wanted(endpoint: EndpointPolicy, happening: Happening, tenant: str) -> bool:
+def _is_wanted(endpoint: EndpointPolicy, happening: WebhookEvent, tenant: str) -> bool:
     return happening in endpoint.events and (not endpoint.tenants or tenant in endpoint.tenants)
 
 
@@ -122,5 +122,5 @@ def _describe(execution: Execution, last: LoggedEvent) -> dict[str, Any]:
     return {name: each for name, each in members.items() if each not in (None, "")}
 
 
-def _write(happening: Happening, time: datetime, data: Mapping[str, Any]) -> str:
+def _write(happening: WebhookEvent, time: datetime, data: Mapping[str, Any]) -> str:
     return to_json({"type": happening, "timestamp": time, "data": data}).decode()

@@ -19,7 +19,7 @@ _SECRET_BYTES: Final = range(24, 65)
 _DAY_S: Final = 86_400
 
 
-class Happening(StrEnum):
+class WebhookEvent(StrEnum):
     """What a receiver may be told."""
 
     ENDED = "execution.ended"
@@ -27,7 +27,7 @@ class Happening(StrEnum):
     BUDGET = "budget.near_end"
 
 
-class Form(StrEnum):
+class WebhookForm(StrEnum):
     """The form of messages: our own, or OpenAI's for responses in the background."""
 
     REASOND = "reasond"
@@ -72,20 +72,20 @@ class EndpointPolicy(PolicySection):
         ),
     ]
     events: Annotated[
-        tuple[Annotated[Happening, Field(strict=False)], ...],
+        tuple[Annotated[WebhookEvent, Field(strict=False)], ...],
         Field(strict=False, min_length=1, description="What the receiver is told."),
-    ] = tuple(Happening)
+    ] = tuple(WebhookEvent)
     tenants: Annotated[
         tuple[str, ...], Field(strict=False, max_length=1000, description="Tenants that it is about; empty: all.")
     ] = ()
     form: Annotated[
-        Form,
+        WebhookForm,
         Field(
             strict=False,
             description='Form of messages: "reasond", or "openai" for ended responses of /v1/responses in the '
             "background, as OpenAI's clients read them.",
         ),
-    ] = Form.REASOND
+    ] = WebhookForm.REASOND
     allow_private: Annotated[
         bool,
         Field(description="Whether url may be http, and its host have private or loopback addresses."),

@@ -31,12 +31,12 @@ from reasond_server.grpc_api.message_codec import Codec
 from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
-from reasond_server.services.agents import serve_agents
-from reasond_server.services.executions import serve_executions
-from reasond_server.services.operations import serve_operations
-from reasond_server.services.reasoning import serve_reasoning
-from reasond_server.services.repairs import serve_repairs
-from reasond_server.services.turns import serve_turns
+from reasond_server.services.agents import build_agent_service
+from reasond_server.services.executions import build_execution_service
+from reasond_server.services.operations import build_operations_service
+from reasond_server.services.reasoning import build_reasoning_service
+from reasond_server.services.repairs import build_repair_service
+from reasond_server.services.turns import build_turn_service
 from reasond_server.types import (
     ChainOfThoughtMetrics,
     CostClass,
@@ -270,12 +270,12 @@ def new_server(
     return GrpcServer(
         options=chosen,
         services=[
-            serve_reasoning(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
-            serve_executions(desk, desk, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
-            serve_operations(desk, desk),
-            serve_agents(agents),
-            serve_turns(turns, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
-            serve_repairs(repairs, write_timeout_s=write_timeout_s),
+            build_reasoning_service(reasoning, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            build_execution_service(desk, desk, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            build_operations_service(desk, desk),
+            build_agent_service(agents),
+            build_turn_service(turns, max_send_bytes=chosen.max_send_bytes, write_timeout_s=write_timeout_s),
+            build_repair_service(repairs, write_timeout_s=write_timeout_s),
         ],
         health=HealthServicer(services=[service.name for service in DECLARED]),
         authenticate=authenticate,

@@ -22,11 +22,11 @@ from reasond_server.http_api.http_app import HttpApp, HttpLimits
 from reasond_server.http_api.http_calls import Methods
 from reasond_server.http_api.http_server import HttpServer
 from reasond_server.services import DECLARED
-from reasond_server.services.agents import serve_agents
-from reasond_server.services.executions import serve_executions
-from reasond_server.services.reasoning import read_partial, serve_reasoning
-from reasond_server.services.repairs import serve_repairs
-from reasond_server.services.turns import serve_turns
+from reasond_server.services.agents import build_agent_service
+from reasond_server.services.executions import build_execution_service
+from reasond_server.services.reasoning import build_reasoning_service, read_partial
+from reasond_server.services.repairs import build_repair_service
+from reasond_server.services.turns import build_turn_service
 from reasond_server.testing import FunctionModel
 from tests.http_clients import WITHOUT_AUTHORITIES, make_http_client
 
@@ -134,11 +134,11 @@ async def serve(
 def methods_of(reasoning: Any, agents: AgentService, turns: Any = None, repairs: Any = None) -> Methods:
     """Return the methods of all services."""
     services = [
-        serve_reasoning(reasoning),
-        serve_agents(agents),
-        serve_turns(turns),
-        serve_repairs(repairs),
-        serve_executions(reasoning.desk, reasoning.desk),
+        build_reasoning_service(reasoning),
+        build_agent_service(agents),
+        build_turn_service(turns),
+        build_repair_service(repairs),
+        build_execution_service(reasoning.desk, reasoning.desk),
     ]
     return Methods([service.methods for service in services], read_partial=partial(read_partial, reasoning))
 

@@ -11,7 +11,7 @@ from reasond_server.errors.model import ModelUnavailableError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.reasoning.strategy_work import ReasoningWork
-from reasond_server.runs.followers import Follower, _next_page
+from reasond_server.runs.followers import Follower, _size_next_page
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.types import (
     Execution,
@@ -348,7 +348,7 @@ async def test_a_page_of_large_events_is_small() -> None:
         step = Iteration(index=0, answer_found=False, usage=Usage(), elapsed_s=0, detail=Thought(text=text))
         return LoggedEvent(sequence=1, create_time=ManualClock().now(), event=step)
 
-    assert _next_page([]) == 4
-    assert _next_page([log_of("x")] * 4) == 8
-    assert _next_page([log_of("x")] * 60) == 64
-    assert _next_page([log_of("x" * 100_000)] * 4) == 1
+    assert _size_next_page([]) == 4
+    assert _size_next_page([log_of("x")] * 4) == 8
+    assert _size_next_page([log_of("x")] * 60) == 64
+    assert _size_next_page([log_of("x" * 100_000)] * 4) == 1

@@ -107,7 +107,7 @@ def run(
 
 
 @contextlib.asynccontextmanager
-async def _serving(environ: Mapping[str, str]) -> AsyncGenerator[Listening]:
+async def _serve_alone(environ: Mapping[str, str]) -> AsyncGenerator[Listening]:
     """Run a server with the settings of `environ` alone."""
     from reasond_server.assembly.app import Server
     from reasond_server.config import load
@@ -122,7 +122,7 @@ async def _serving(environ: Mapping[str, str]) -> AsyncGenerator[Listening]:
 
 
 async def _demonstrate(begun: float, *, is_only_turn: bool, is_verbose: bool, is_kept: bool) -> None:
-    async with _serving({**_ENVIRON, "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]'}) as listening:
+    async with _serve_alone({**_ENVIRON, "REASOND__TURNS__NEEDS_APPROVAL": '["current_time"]'}) as listening:
         write(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}, JSON-RPC {listening.http}")
         if is_kept:
             write(f"its page for a browser, until you press Ctrl-C: {listening.console_link}")
@@ -327,7 +327,7 @@ def _read_folder(folder: Traversable, path: PurePosixPath) -> Mapping[str, str]:
 
 
 async def _demonstrate_repair(begun: float, *, is_verbose: bool, is_kept: bool) -> None:
-    async with _serving(list_variables()) as listening:
+    async with _serve_alone(list_variables()) as listening:
         write(f"ready after {time.monotonic() - begun:.1f} s: gRPC {listening.grpc}\n")
         result = await _repair(listening, is_verbose=is_verbose)
         if is_kept:

@@ -89,7 +89,7 @@ def _serve_configured(
 
     if loaded.settings.server.workers > 1:
         require_servable(loaded.settings, dev=is_dev)
-        with _removing(ready_file):
+        with _remove_before_and_after(ready_file):
             return _serve_together(loaded.settings, environ, config=config, on_ready=announce)
     if link is not None:
         link.watch()
@@ -139,7 +139,7 @@ def _serve_alone(
     from reasond_server.assembly.app import serve as serve_until_stopped  # noqa: PLC0415 - a supervisor does not need gRPC
 
     with asyncio.Runner(loop_factory=choose_loop_factory()) as runner:
-        with _removing(ready_file):
+        with _remove_before_and_after(ready_file):
             runner.run(serve_until_stopped(loaded, environ=os.environ, dev=is_dev, on_ready=on_ready))
         end_within(_CLOSING_S)
     return ExitCode.OK
@@ -208,7 +208,7 @@ def _announce(listening: Listening, *, is_dev: bool, is_encrypted: bool) -> None
 
 
 @contextlib.contextmanager
-def _removing(ready_file: Path | None) -> Iterator[None]:
+def _remove_before_and_after(ready_file: Path | None) -> Iterator[None]:
     """Remove `ready_file` before the start and after the end: it must only describe a running server."""
     if ready_file is None:
         yield

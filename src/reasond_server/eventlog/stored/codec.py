@@ -43,7 +43,7 @@ def encode_event(logged: LoggedEvent) -> str:
         InternalError: it holds a value that JSON or UTF-8 cannot represent.
     """
     event = logged.event
-    tag, inner, at = _find_tag(EVENTS, event), _inner_tag(event), _json(logged.create_time)
+    tag, inner, at = _find_tag(EVENTS, event), _find_inner_tag(event), _write_json(logged.create_time)
     return f'{{"v":{VERSION},"kind":"{tag}","of":"{inner}","at":{at},"body":{_write(event)}}}'
 
 
@@ -54,9 +54,9 @@ def decode_event(sequence: int, text: str) -> LoggedEvent:
         InternalError: `text` is not an encoded event.
         LaterVersionError: a later release wrote it.
     """
-    row = _row(text)
+    row = _read_row(text)
     try:
-        read = _reader(_event_class(row["kind"]))
+        read = _build_reader(_find_event_class(row["kind"]))
         event: Event = read(row["body"], row["of"])
         return LoggedEvent(sequence=sequence, create_time=datetime.fromisoformat(row["at"]), event=event)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -92,7 +92,7 @@ def decode_call(text: str) -> ModelCall:
 
 def detail_json(detail: StepDetail) -> str:
     """Return a step's detail as it is stored; equal texts mean the same step. Raises as `encode_event`."""
-    return _json({"of": _find_tag(STEPS, detail), "body": detail})
+    return _write_json({"of": _find_tag(STEPS, detail), "body": detail})
 
 
 def detail_digest(detail: StepDetail) -> bytes:
@@ -102,7 +102,7 @@ def detail_digest(detail: StepDetail) -> bytes:
 
 def encode_state(state: Json) -> str:
     """Return the state of a session as JSON text. Raises as `encode_event`."""
-    return _json(state)
+    return _write_json(state)
 
 
 def decode_state(text: str) -> Json:
@@ -121,18 +121,18 @@ def decode_state(text: str) -> Json:
 
 
 def _decode_value(kind: type[ValueT], text: str, *, noun: str) -> ValueT:
-    row = _row(text)
+    row = _read_row(text)
     try:
         known: type = kind
-        found: ValueT = _reader(known)(row["body"], "")
+        found: ValueT = _build_reader(known)(row["body"], "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InternalError(f"a stored {noun} cannot be read ({type(error).__name__})") from None
     return found
 
 
-def _json(row: object) -> str:
+def _write_json(row: object) -> str:
     try:
-        return pydantic_core.to_json(row, inf_nan_mode="constants", fallback=_plain).decode()
+        return pydantic_core.to_json(row, inf_nan_mode="constants", fallback=_convert_plain).decode()
     except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
         raise InternalError("an event holds what cannot be kept as JSON in UTF-8") from error
 
@@ -146,9 +146,9 @@ def _write(value: object) -> str:
     kind: type = value.__class__
     serializer = _find_serializer(kind)
     if serializer is None:
-        return _json(value)
+        return _write_json(value)
     try:
-        return serializer.to_json(value, fallback=_plain, warnings=False).decode()
+        return serializer.to_json(value, fallback=_convert_plain, warnings=False).decode()
     except (pydantic_core.PydanticSerializationError, ValueError, RecursionError) as error:
         raise InternalError("an event holds what cannot be kept as JSON in UTF-8") from error
 
@@ -159,13 +159,13 @@ def _find_serializer(kind: type) -> pydantic_core.SchemaSerializer | None:
 
     It knows the types of the fields, so of a value whose type is derived from its field's it would write only a part.
     """
-    if _path(kind):
+    if _find_path(kind):
         return None
     schema = TypeAdapter(kind).core_schema
     return pydantic_core.SchemaSerializer(schema, pydantic_core.CoreConfig(ser_json_inf_nan="constants"))
 
 
-def _plain(value: object) -> object:
+def _convert_plain(value: object) -> object:
     """Convert a mapping that is not a dict to a dict, and a sequence that is not a list to a list, for JSON."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -174,7 +174,7 @@ def _plain(value: object) -> object:
     raise ValueError(type(value).__name__)
 
 
-def _row(text: str) -> dict[str, Any]:
+def _read_row(text: str) -> dict[str, Any]:
     """Return the outer object of `text`; raise an error if this release does not read its version."""
     try:
         row = pydantic_core.from_json(text)
@@ -198,38 +198,38 @@ def _find_tag(family: KindFamily, value: object) -> str:
     return kind.tag
 
 
-def _event_class(tag: str) -> type:
+def _find_event_class(tag: str) -> type:
     cls = EVENTS.classes[tag]
     if not EVENTS.kinds[cls].is_logged:
         raise KeyError(tag)
     return cls
 
 
-def _inner_tag(event: Event) -> str:
+def _find_inner_tag(event: Event) -> str:
     """Return the tag of the step or metrics in `event`; empty if it has none."""
     value: object = event
     kind: type = type(event)
-    *path, family = _path(kind) or (None,)
+    *path, family = _find_path(kind) or (None,)
     for name in path:
         value = getattr(value, name)
     return "" if family is None or value is None else _find_tag(family, value)
 
 
 @cache
-def _path(kind: type) -> tuple[Any, ...]:
+def _find_path(kind: type) -> tuple[Any, ...]:
     """Return the field names from a `kind` to its value of another family, then that family; empty if there is none."""
     for field in list_fields(kind):
         if field.family is not None:
             return (field.name, field.family)
-        if is_dataclass(field.type) and not field.is_sequence and (path := _path(field.type)):
+        if is_dataclass(field.type) and not field.is_sequence and (path := _find_path(field.type)):
             return (field.name, *path)
     return ()
 
 
 @cache
-def _reader(kind: type) -> _Reader:
+def _build_reader(kind: type) -> _Reader:
     """Return the function that makes a `kind` from its JSON object; its second argument is the tag of the row."""
-    readers = [(field.name, _field_reader(field)) for field in list_fields(kind)]
+    readers = [(field.name, _build_field_reader(field)) for field in list_fields(kind)]
 
     def read(body: Any, tag: str) -> Any:  # noqa: ANN401 - JSON in, any kind out
         return kind(
@@ -243,19 +243,19 @@ def _reader(kind: type) -> _Reader:
     return read
 
 
-def _field_reader(field: Field) -> _Reader | None:
+def _build_field_reader(field: Field) -> _Reader | None:
     """Return the function that makes the value of `field` from JSON; None if the JSON value is used as it is."""
-    one = _value_reader(field.family, field.type)
+    one = _build_value_reader(field.family, field.type)
     if not field.is_sequence:
         return one
     return lambda body, tag: tuple(body if one is None else [one(value, tag) for value in body])
 
 
-def _value_reader(family: KindFamily | None, kind: type) -> _Reader | None:
+def _build_value_reader(family: KindFamily | None, kind: type) -> _Reader | None:
     if family is not None:
-        return lambda body, tag: _reader(family.classes[tag])(body, tag)
+        return lambda body, tag: _build_reader(family.classes[tag])(body, tag)
     if is_dataclass(kind):
-        return _reader(kind)
+        return _build_reader(kind)
     if kind is datetime:
         return lambda body, _tag: datetime.fromisoformat(body)
     return (lambda body, _tag: kind(body)) if issubclass(kind, Enum) else None

@@ -424,7 +424,7 @@ class StreamedAnswer:
 
     def _fail(self, trouble: _Trouble, events: list[ModelEvent]) -> Sequence[ModelEvent]:
         """Return `events` and the text that was held back; the next read raises the fault. No events: raise it now."""
-        fault, reader = self._fault_of(trouble), self.reader
+        fault, reader = self._build_fault(trouble), self.reader
         events.extend(reader.flush())
         if reader.is_accepted:
             fault.error = error_after_tokens(fault.error, characters=reader.characters)
@@ -471,7 +471,7 @@ class StreamedAnswer:
         self.on_stopped_in_reasoning()
         return True
 
-    def _fault_of(self, trouble: _Trouble) -> UpstreamFaultError:
+    def _build_fault(self, trouble: _Trouble) -> UpstreamFaultError:
         if isinstance(trouble, UpstreamFaultError):
             return trouble
         if isinstance(trouble, WaitLimitError):

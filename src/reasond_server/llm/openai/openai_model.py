@@ -216,13 +216,13 @@ class OpenAIModel:
         """Begin an attempt with a permit of the breaker and a place of the cap; `_end_attempt` returns both."""
         permit = self._breaker.admit()
         if permit is None:
-            raise self._fault_of_open_breaker()
+            raise self._build_breaker_fault()
         try:
             await self._cap.take(wait_s=call.deadline.compute_left_s())
         except BaseException as error:
             self._breaker.report(permit, CallHealth.UNKNOWN)
             if isinstance(error, NoRoomError):
-                raise self._fault_of_full_cap() from None
+                raise self._build_cap_fault() from None
             raise
         if failed_with:
             self.observer.attempt_repeated(self.options.name, failed_with)
@@ -267,7 +267,7 @@ class OpenAIModel:
         """Send no more stop strings: the server also matches them in hidden reasoning."""
         self._body_options = replace(self.options, profile=replace(self.options.profile, max_stops=0))
 
-    def _fault_of_open_breaker(self) -> UpstreamFaultError:
+    def _build_breaker_fault(self) -> UpstreamFaultError:
         wait = self._breaker.compute_wait_s()
         error = ModelUnavailableError(
             f"The model backend {faults.describe_place(self.options)} failed often lately and is left alone "
@@ -277,7 +277,7 @@ class OpenAIModel:
         )
         return UpstreamFaultError(error)
 
-    def _fault_of_full_cap(self) -> UpstreamFaultError:
+    def _build_cap_fault(self) -> UpstreamFaultError:
         limit = self.options.max_concurrency
         error = ModelUnavailableError(
             f"The model backend {faults.describe_place(self.options)} works on {limit} calls, and none ended in time",

@@ -280,9 +280,9 @@ class ResponsesDecoder:
             begun.call_id, begun.name = item.get("call_id") or begun.call_id, item.get("name") or begun.name
             return self._finish_call(begun, item.get("arguments"))
         self._told.add(_find_text_kind(item))
-        return () if _find_text_kind(item) in self._streamed else self._texts_of(item)
+        return () if _find_text_kind(item) in self._streamed else self._read_texts(item)
 
-    def _texts_of(self, item: dict[str, Any]) -> Sequence[_Piece]:
+    def _read_texts(self, item: dict[str, Any]) -> Sequence[_Piece]:
         """Return the text or reasoning of a finished item."""
         kind = _find_text_kind(item)
         if not kind:
@@ -324,7 +324,7 @@ class ResponsesDecoder:
             if item.get("type") == "function_call":
                 pieces += self._end_item({"item": item})
             elif _find_text_kind(item) not in passed_on:
-                pieces += self._texts_of(item)
+                pieces += self._read_texts(item)
         report = read_report(response.get("usage"))
         usage = None if report is None else build_usage(report)
         reason = self._find_reason(event["type"], response, usage)

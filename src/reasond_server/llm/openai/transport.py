@@ -302,7 +302,7 @@ def read_retry_after_s(headers: Mapping[str, str], *, now: Callable[[], float]) 
     value = headers.get("retry-after", "").strip()
     seconds = fine / 1000 if fine is not None else _parse_number(value)
     if seconds is None and value:
-        seconds = _seconds_until(value, now=now())
+        seconds = _count_seconds_until(value, now=now())
     return seconds if seconds is not None and seconds > 0 else None
 
 
@@ -314,7 +314,7 @@ def _parse_number(value: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _seconds_until(value: str, *, now: float) -> float | None:
+def _count_seconds_until(value: str, *, now: float) -> float | None:
     try:
         return parsedate_to_datetime(value).timestamp() - now
     except (ValueError, OverflowError):

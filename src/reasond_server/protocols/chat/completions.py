@@ -146,10 +146,10 @@ class Completions:
         Raises:
             StrategyNotFoundError: there is no such model, or the caller may not use it.
         """
-        found = [self._model_json(name) for name in self._catalogue.list_for(caller, params.model)]
+        found = [self._build_model_json(name) for name in self._catalogue.list_for(caller, params.model)]
         return found[0] if params.model else {"object": "list", "data": found}
 
-    def _model_json(self, name: str) -> dict[str, Any]:
+    def _build_model_json(self, name: str) -> dict[str, Any]:
         model = self._service.kind.models.own
         return {
             "id": name,

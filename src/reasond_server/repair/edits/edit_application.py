@@ -128,7 +128,7 @@ class _Editing:
             self._decode(path, before)
             after = None
         else:
-            after = self._edit(edit, before)
+            after = self._apply_edit(edit, before)
         if after == before and path not in self.changes:
             raise EditError(f"An edit of {show(path)} changes nothing.")
         self.changes[path] = after
@@ -160,7 +160,7 @@ class _Editing:
             if max(index, other) >= len(self._files)
         ]
 
-    def _edit(self, edit: Edit, before: bytes | None) -> bytes:
+    def _apply_edit(self, edit: Edit, before: bytes | None) -> bytes:
         path, text = edit.path, edit.text or ""
         if before is None or (not before and not edit.anchor):
             if edit.anchor:

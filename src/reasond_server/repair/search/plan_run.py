@@ -253,14 +253,14 @@ def criticize_plan(plan: str) -> Critique:
     steps = [match[1].strip() for match in _STEP.finditer(plan)]
     findings = []
     if len(steps) < _FEWEST_STEPS:
-        findings.append(_flaw("plan-steps", Severity.HIGH, f"it has {len(steps)} steps in a list"))
+        findings.append(_build_flaw("plan-steps", Severity.HIGH, f"it has {len(steps)} steps in a list"))
     short = [step for step in steps if len(step.split()) < _FEWEST_WORDS]
     if short:
-        findings.append(_flaw("plan-short-step", Severity.MEDIUM, f"{len(short)} steps have fewer than 3 words"))
+        findings.append(_build_flaw("plan-short-step", Severity.MEDIUM, f"{len(short)} steps have fewer than 3 words"))
     if len({step.casefold() for step in steps}) < len(steps):
-        findings.append(_flaw("plan-repeated-step", Severity.MEDIUM, "steps repeat each other"))
+        findings.append(_build_flaw("plan-repeated-step", Severity.MEDIUM, "steps repeat each other"))
     if steps and not _NAMED.search(plan):
-        findings.append(_flaw("plan-names-nothing", Severity.LOW, "no step names a file or component"))
+        findings.append(_build_flaw("plan-names-nothing", Severity.LOW, "no step names a file or component"))
     is_sound = all(finding.severity is not Severity.HIGH for finding in findings)
     return Critique(
         verdict=CandidateVerdict.PASSED if is_sound else CandidateVerdict.FAILED,
@@ -271,7 +271,7 @@ def criticize_plan(plan: str) -> Critique:
     )
 
 
-def _flaw(rule_id: str, severity: Severity, message: str) -> Finding:
+def _build_flaw(rule_id: str, severity: Severity, message: str) -> Finding:
     return Finding(rule_id=rule_id, severity=severity, path="", line=0, message=message)
 
 

@@ -251,7 +251,7 @@ class RepairRun:
         if winner is None:
             self._warnings.append(_NO_PATCH)
             return RepairOutcome(
-                finish_reason=self._why_ended(search),
+                finish_reason=self._explain_end(search),
                 vote=vote,
                 warnings=tuple(self._warnings),
                 model=name_models(self.judged),
@@ -263,7 +263,7 @@ class RepairRun:
             patch=best.patch,
             is_accepted=is_accepted,
             verification=verification,
-            finish_reason=FinishReason.ANSWERED if is_accepted else self._why_ended(search),
+            finish_reason=FinishReason.ANSWERED if is_accepted else self._explain_end(search),
             final_candidate_id=best.candidate_id,
             ranking=[
                 RankedPatch(
@@ -453,7 +453,7 @@ class RepairRun:
             rest=_REST.format(taken=taken[shortage]) if shortage in taken else "",
         )
 
-    def _why_ended(self, search: TreeSearch[RepairNode]) -> FinishReason:
+    def _explain_end(self, search: TreeSearch[RepairNode]) -> FinishReason:
         if search.ending is SearchEnding.BUDGET and search.shortage not in _OWN_BOUNDS:
             return FinishReason.BUDGET_EXHAUSTED
         return FinishReason.MAX_ITERATIONS

@@ -101,24 +101,24 @@ class RepairAssignment:
 
 def digest_event(event: Event) -> bytes:
     """Return a digest of what an event says; the time that it took differs when it is repeated."""
-    row = _as_json(event)
+    row = _to_json(event)
     text = json.dumps({type(event).__name__: {**row, "elapsed_s": 0}}, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _as_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
+def _to_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
     """Return a value as JSON."""
-    row: Json = json.loads(json.dumps(build_row(what), default=_plain))
+    row: Json = json.loads(json.dumps(build_row(what), default=_convert_plain))
     return row
 
 
-def _plain(found: object) -> object:
+def _convert_plain(found: object) -> object:
     return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
 
 
 def describe_assignment(assignment: RepairAssignment) -> Json:
     """Return an assignment as JSON."""
-    return {"repair": _as_json(assignment.task), "parameters": describe_parameters(assignment.parameters)}
+    return {"repair": _to_json(assignment.task), "parameters": describe_parameters(assignment.parameters)}
 
 
 def read_assignment(row: Any) -> RepairAssignment:  # noqa: ANN401 - JSON of any version

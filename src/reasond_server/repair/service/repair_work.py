@@ -312,7 +312,7 @@ class RepairWork:
         task = self._assignment.task
         return RepairStarted(
             goal=task.goal,
-            model=self._model_name(run),
+            model=self._name_model(run),
             environment=task.environment,
             level=self._level,
             snapshot_id=task.snapshot_id,
@@ -397,7 +397,7 @@ class RepairWork:
             verification=outcome.verification,
             level=self._level,
             finish_reason=ending.finish_reason,
-            model=outcome.model or self._model_name(run),
+            model=outcome.model or self._name_model(run),
             usage=accounts.usage,
             elapsed_s=accounts.elapsed_s,
             final_candidate_id=outcome.final_candidate_id,
@@ -422,7 +422,7 @@ class RepairWork:
             return self._progress.level
         return SandboxLevel.OFF if self._assignment.task.goal is RepairGoal.PLAN else self._kind.workshop.sandbox.level
 
-    def _model_name(self, run: Run) -> str:
+    def _name_model(self, run: Run) -> str:
         return run.identity.model if self._kind.model is None else self._kind.model.name
 
     def _make_run(self, run: Run, activities: AllActivities) -> RepairRun | PlanRun:

@@ -44,7 +44,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.c_char_p))
 
 
-def _control(option: int, *arguments: object) -> None:
+def _call_prctl(option: int, *arguments: object) -> None:
     """Call prctl, which wants five arguments.
 
     Raises:
@@ -69,17 +69,17 @@ def _fail() -> None:
 
 def become_subreaper() -> None:
     """Make orphans among all descendants children of this process."""
-    _control(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+    _call_prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def end_with_parent() -> None:
     """Have this process killed when its parent ends."""
-    _control(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    _call_prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 def refuse_new_privileges() -> None:
     """Give up privileges that programs with the set-user-id bit would bring."""
-    _control(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
+    _call_prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
 
 
 def mount_privately(pairs: Iterable[Sequence[str]]) -> None:
@@ -99,7 +99,7 @@ def install_filter(program: bytes) -> None:
     """Filter the system calls of this process and of what it starts, from now on."""
     instructions = ctypes.create_string_buffer(program, len(program))
     loaded = _Program(len(program) // 8, ctypes.cast(instructions, ctypes.c_char_p))
-    _control(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(loaded))
+    _call_prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(loaded))
 
 
 def find_landlock_abi() -> int:

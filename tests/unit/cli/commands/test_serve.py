@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.assembly.app import Listening
-from reasond_server.cli.commands.serve import _removing as removing
+from reasond_server.cli.commands.serve import _remove_before_and_after as removing
 from reasond_server.cli.commands.serve import format_banner, write_ready_file
 from reasond_server.cli.outcome import CommandError
 

@@ -16,10 +16,16 @@ from standardwebhooks import Webhook
 from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.eventlog.store import Notice
-from reasond_server.webhooks.courier import Courier
 from reasond_server.webhooks.outbox import Outbox
 from reasond_server.webhooks.webhook_messages import build_headers
-from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, Happening, WebhookPolicy, decode_secret
+from reasond_server.webhooks.webhook_policy import (
+    EndpointPolicy,
+    WebhookEvent,
+    WebhookForm,
+    WebhookPolicy,
+    decode_secret,
+)
+from reasond_server.webhooks.webhook_sender import WebhookSender
 from tests.receivers import OLD_SECRET, SECRET, receiving
 from tests.unit.eventlog.stored.conftest import Time
 
@@ -53,14 +59,14 @@ class Counting:
 
 
 class Desk:
-    """An outbox in a database, and couriers that send what is in it."""
+    """An outbox in a database, and senders that send what is in it."""
 
     def __init__(self, outbox: Outbox, time: Time, rows: Any) -> None:
         self.outbox, self.time, self.rows = outbox, time, rows
         self.observer = Counting()
 
-    def courier(self, *, render: Any = None, resolve: Any = None, **policy: Any) -> Courier:
-        return Courier(
+    def sender(self, *, render: Any = None, resolve: Any = None, **policy: Any) -> WebhookSender:
+        return WebhookSender(
             outbox=self.outbox,
             policy=WebhookPolicy(**policy),
             render=render,
@@ -103,13 +109,13 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator
 
 
 @asynccontextmanager
-async def at_work(*couriers: Courier) -> AsyncGenerator[None, None]:
-    for each in couriers:
+async def at_work(*senders: WebhookSender) -> AsyncGenerator[None, None]:
+    for each in senders:
         each.begin()
     try:
         yield
     finally:
-        for each in couriers:
+        for each in senders:
             await each.aclose()
 
 
@@ -118,7 +124,7 @@ async def test_a_message_is_accepted_by_the_standards_own_verifier_and_sent_once
         # The verifier takes no message of another time.
         desk.time.time = real_now()
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)})):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)})):
             (message,) = await receiver.wait_for(1)
             await desk.wait_until_empty()
         assert (message.path, message.id) == ("/hooks", "msg_1")
@@ -148,7 +154,7 @@ async def test_two_processes_do_not_send_the_same_message(desk: Desk) -> None:
     async with receiving() as receiver:
         await desk.outbox.add([notice(f"msg_{n}") for n in range(40)])
         policy = {"desk": endpoint(receiver.url)}
-        async with at_work(desk.courier(endpoints=policy), desk.courier(endpoints=policy)):
+        async with at_work(desk.sender(endpoints=policy), desk.sender(endpoints=policy)):
             messages = await receiver.wait_for(40)
             await desk.wait_until_empty()
         assert sorted(each.id for each in messages) == sorted(f"msg_{n}" for n in range(40))
@@ -158,7 +164,7 @@ async def test_what_was_claimed_by_a_process_that_died_is_sent_with_the_same_id_
     async with receiving() as receiver:
         await desk.outbox.add([notice()])
         assert len(await desk.outbox.claim("desk", lease_s=60, limit=9)) == 1
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)})):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)})):
             assert not await desk.outbox.claim("desk", lease_s=60, limit=9)
             await desk.time.advance(60)
             assert [each.id for each in await receiver.wait_for(1)] == ["msg_1"]
@@ -170,7 +176,7 @@ async def test_a_refused_message_comes_again_later_and_a_redirect_is_not_followe
     async with receiving() as receiver:
         receiver.answers = [answer]
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)})):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)})):
             await desk.wait_for_outcomes("failed")
             await desk.time.advance(5)
             messages = await receiver.wait_for(2)
@@ -184,7 +190,7 @@ async def test_a_receiver_that_is_down_or_slow_does_not_hold_up_another(desk: De
         await desk.outbox.add([*(notice(f"msg_{n}", "slow") for n in range(16)), notice("msg_x", "quick")])
         endpoints = {"slow": endpoint(slow.url), "quick": endpoint(quick.url), "down": endpoint("http://127.0.0.1:1/")}
         await desk.outbox.add([notice("msg_y", "down")])
-        async with at_work(desk.courier(endpoints=endpoints, timeout_s=300.0)):
+        async with at_work(desk.sender(endpoints=endpoints, timeout_s=300.0)):
             await quick.wait_for(1)
             await slow.wait_for(16)
             async with asyncio.timeout(NOTHING_LEFT_S):
@@ -197,7 +203,7 @@ async def test_a_slow_answer_counts_as_none(desk: Desk) -> None:
     async with receiving() as receiver:
         receiver.answers = [None]
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)}, timeout_s=0.2)):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)}, timeout_s=0.2)):
             await desk.wait_for_outcomes("failed")
         assert await desk.count() == 1
 
@@ -207,7 +213,7 @@ async def test_attempts_end(desk: Desk, answer: str, retry_for_s: float) -> None
     async with receiving() as receiver:
         receiver.answers = [answer]
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=retry_for_s)):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=retry_for_s)):
             await desk.wait_for_outcomes("given_up")
             await desk.wait_until_empty()
         assert len(receiver.messages) == 1
@@ -218,7 +224,7 @@ async def test_a_message_is_tried_again_while_the_clock_of_the_store_is_held_bac
     async with receiving() as receiver:
         receiver.answers = ["503 Busy"]
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=86_400.0)):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=86_400.0)):
             await desk.wait_for_outcomes("failed")
             await desk.time.advance(5)
             await desk.wait_for_outcomes("failed", "delivered")
@@ -226,14 +232,14 @@ async def test_a_message_is_tried_again_while_the_clock_of_the_store_is_held_bac
 
 def test_an_address_of_ipv6_may_be_written_in_any_form(desk: Desk) -> None:
     for url in ("https://[2001:4860:4860:0::8888]/", "https://[::ffff:8.8.8.8]/"):
-        desk.courier(endpoints={"desk": endpoint(url, allow_private=False)})
+        desk.sender(endpoints={"desk": endpoint(url, allow_private=False)})
 
 
 async def test_waits_grow_up_to_an_end(desk: Desk) -> None:
     async with receiving() as receiver:
         receiver.answers = ["500 No"] * 5
         await desk.outbox.add([notice()])
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=300.0)):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)}, retry_for_s=300.0)):
             for number, wait_s in enumerate((5, 15, 45, 135), start=1):
                 await desk.wait_for_outcomes(*["failed"] * number)
                 await desk.time.advance(wait_s - 1)
@@ -253,7 +259,7 @@ async def test_a_private_address_is_not_connected_to(desk: Desk, addresses: Sequ
     async with receiving() as receiver:
         await desk.outbox.add([notice()])
         one = endpoint(f"https://hooks.test:{receiver.port}/", allow_private=False)
-        async with at_work(desk.courier(endpoints={"desk": one}, resolve=resolve)):
+        async with at_work(desk.sender(endpoints={"desk": one}, resolve=resolve)):
             await desk.wait_for_outcomes("failed")
         assert not receiver.messages
 
@@ -263,22 +269,22 @@ async def test_a_private_address_is_not_connected_to(desk: Desk, addresses: Sequ
 )
 async def test_an_address_that_is_refused_ends_the_start(desk: Desk, url: str) -> None:
     with pytest.raises(SettingsError, match=r"webhooks\.endpoints\.desk\.url is refused"):
-        desk.courier(endpoints={"desk": endpoint(url, allow_private=False)})
+        desk.sender(endpoints={"desk": endpoint(url, allow_private=False)})
 
 
 async def test_a_budget_near_its_end_is_told_once_a_day_with_the_same_id_everywhere(desk: Desk) -> None:
     async with receiving() as receiver, receiving() as other:
-        endpoints = {"desk": endpoint(receiver.url), "chat": endpoint(other.url, form=Form.OPENAI)}
-        one, two = desk.courier(endpoints=endpoints), desk.courier(endpoints=endpoints)
-        for courier in (one, two):
-            courier.note_budget("acme", "ann", 0.11)
-            courier.note_budget("acme", "ann", 0.1)
-            courier.note_budget("acme", "ann", 0.02)
+        endpoints = {"desk": endpoint(receiver.url), "chat": endpoint(other.url, form=WebhookForm.OPENAI)}
+        one, two = desk.sender(endpoints=endpoints), desk.sender(endpoints=endpoints)
+        for sender in (one, two):
+            sender.note_budget("acme", "ann", 0.11)
+            sender.note_budget("acme", "ann", 0.1)
+            sender.note_budget("acme", "ann", 0.02)
         async with at_work(one):
             (message,) = await receiver.wait_for(1)
             await desk.wait_until_empty()
         body = json.loads(message.body)
-        assert body["type"] == Happening.BUDGET
+        assert body["type"] == WebhookEvent.BUDGET
         assert body["data"] == {"tenant": "acme", "subject": "ann", "left_ratio": 0.1}
         async with at_work(two):
             assert (await receiver.wait_for(2))[1].id == message.id
@@ -293,6 +299,6 @@ async def test_messages_for_a_receiver_that_is_no_longer_configured_are_forgotte
     async with receiving() as receiver:
         await desk.outbox.add([notice(name="gone")])
         await desk.time.advance(4 * 86_400)
-        async with at_work(desk.courier(endpoints={"desk": endpoint(receiver.url)})):
+        async with at_work(desk.sender(endpoints={"desk": endpoint(receiver.url)})):
             await desk.wait_until_empty()
         assert not receiver.messages

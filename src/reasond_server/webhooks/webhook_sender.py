@@ -15,7 +15,7 @@ from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressErr
 from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
 from reasond_server.webhooks.parcels import Packer, Parcel, Render
 from reasond_server.webhooks.webhook_messages import build_budget_notices, build_headers
-from reasond_server.webhooks.webhook_policy import EndpointPolicy, Form, WebhookPolicy, decode_secret
+from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookForm, WebhookPolicy, decode_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,14 +60,14 @@ class _Receiver:
 
     async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
         """See Packer."""
-        body = letter.body.encode() if self._form is Form.REASOND else await render(letter)
+        body = letter.body.encode() if self._form is WebhookForm.REASOND else await render(letter)
         if body is None:
             return None
         headers = build_headers(letter.notice_id, body, keys=self._keys, now=now)
         return Parcel(target=self._target, policy=self._policy, headers=headers, body=body)
 
 
-class Courier:
+class WebhookSender:
     """Sends notices until their receivers have confirmed them with a status of 200 to 299, or for `retry_for_s`.
 
     A message whose confirmation was lost is sent again, with the same id. Redirects are not followed; 410 says that the
