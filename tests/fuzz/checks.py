@@ -52,7 +52,7 @@ class Calls:
         try:
             named = params if isinstance(params, dict) else {"query": params}
             _, arguments = take_token(named, [])
-            task = read_params(ExecuteParams, arguments).task(None)
+            task = read_params(ExecuteParams, arguments).build_task(None)
             check_task(task, request_id="r")
         except ReasondError as error:
             return {"error": build_error_object(error, call_id="r")}

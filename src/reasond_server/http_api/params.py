@@ -82,7 +82,7 @@ class BudgetParams(Params):
     # The core names it `max_elapsed`; JSON-RPC has another name.
     max_elapsed_ms: Annotated[Whole, Field(ge=1)] | None = None
 
-    def budget(self) -> Budget:
+    def build_budget(self) -> Budget:
         """Return the budget in the core's terms."""
         return Budget(
             max_total_tokens=self.max_total_tokens,
@@ -119,7 +119,7 @@ class ToolResultParams(Params):
     result_json: str = ""
     is_error: bool = False
 
-    def result(self) -> ToolResult:
+    def build_result(self) -> ToolResult:
         """Return the result in the core's terms."""
         return ToolResult(call_id=self.call_id, result_json=self.result_json, is_error=self.is_error)
 
@@ -146,7 +146,7 @@ def _read_history(messages: Iterable[HistoryParams]) -> Iterator[HistoryMessage]
                 ToolCall(call_id=call.call_id, name=call.tool, arguments_json=call.arguments_json)
                 for call in each.tool_calls
             ),
-            tool_results=tuple(result.result() for result in each.tool_results),
+            tool_results=tuple(result.build_result() for result in each.tool_results),
         )
         for each in messages
     )
@@ -191,7 +191,7 @@ class ExecuteParams(StreamableParams):
     include_deltas: bool = False
     keep_running: bool = False
 
-    def task(self, alias: str | None) -> Task:
+    def build_task(self, alias: str | None) -> Task:
         """Return the task; `alias` is the strategy that the method's name selects.
 
         Raises:
@@ -208,7 +208,7 @@ class ExecuteParams(StreamableParams):
             config=self.strategy_config or {},
             agent=self.agent,
             agent_capabilities=tuple(self.agent_capabilities or ()),
-            budget=self.budget.budget() if self.budget else NO_BUDGET,
+            budget=self.budget.build_budget() if self.budget else NO_BUDGET,
             system=self.system,
             history=tuple(_read_history(history)) if history else (),
             model=self.model,
@@ -310,7 +310,7 @@ class StartTurnParams(TurnStreamParams):
     seed: Whole | None = None
     request_id: str | None = None
 
-    def start(self) -> TurnStart:
+    def build_start(self) -> TurnStart:
         """Return the start of the turn."""
         return TurnStart(
             message=self.message,
@@ -323,7 +323,7 @@ class StartTurnParams(TurnStreamParams):
                 for each in self.client_tools
             ),
             context=tuple(ContextBlock(name=each.name, scope=each.scope, text=each.text) for each in self.context),
-            budget=self.budget.budget() if self.budget else NO_BUDGET,
+            budget=self.budget.build_budget() if self.budget else NO_BUDGET,
             system=self.system,
             history=tuple(_read_history(self.history)),
             tool_choice=self.tool_choice,
@@ -352,12 +352,12 @@ class ReenterTurnParams(TurnStreamParams):
     results: list[ToolResultParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
     decisions: list[DecisionParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
 
-    def reentry(self) -> TurnReentry:
+    def build_reentry(self) -> TurnReentry:
         """Return the results and decisions."""
         return TurnReentry(
             turn_id=self.turn_id,
             etag=self.etag,
-            results=tuple(each.result() for each in self.results),
+            results=tuple(each.build_result() for each in self.results),
             decisions=tuple(
                 Decision(call_id=each.call_id, is_approved=each.is_approved, reason=each.reason)
                 for each in self.decisions
@@ -397,7 +397,7 @@ class ReadToolResultParams(TurnParams):
     contains: str | None = None
     max_bytes: Whole = 0
 
-    def part(self) -> ResultPart:
+    def build_part(self) -> ResultPart:
         """Return the part to read.
 
         Raises:

@@ -57,7 +57,7 @@ class SourceFileParams(Params):
             raise ValueError("cannot be combined with content; leave one out")
         return value
 
-    def source_file(self) -> SourceFile:
+    def build_source_file(self) -> SourceFile:
         """Return the file."""
         content = self.content_base64 if self.content is None else self.content.encode()
         return SourceFile(path=self.path, content=content or b"", is_executable=self.is_executable)
@@ -82,7 +82,7 @@ class CheckParams(Params):
     format: Annotated[ResultFormat | None, Field(strict=False)] = None
     timeout_ms: Annotated[Whole, Field(ge=1)] | None = None
 
-    def check(self) -> Check:
+    def build_check(self) -> Check:
         """Return the check."""
         return Check(
             name=self.name,
@@ -118,7 +118,7 @@ class CriticReportParams(Params):
     issues: list[FindingParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
     test_outcomes: list[SuiteOutcomeParams] = Field(default_factory=list, max_length=_MOST_ITEMS)
 
-    def report(self) -> CriticReport:
+    def build_report(self) -> CriticReport:
         """Return the report."""
         return CriticReport(
             issues=tuple(
@@ -155,7 +155,7 @@ class RepairParams(StreamableParams):
     include_deltas: bool = False
     keep_running: bool = False
 
-    def task(self) -> RepairTask:
+    def build_task(self) -> RepairTask:
         """Return the task.
 
         Raises:
@@ -166,14 +166,14 @@ class RepairParams(StreamableParams):
         return RepairTask(
             description=self.description,
             goal=self.goal,
-            files=tuple(each.source_file() for each in self.files),
+            files=tuple(each.build_source_file() for each in self.files),
             snapshot_id=self.snapshot_id,
             environment=self.environment,
-            checks=tuple(each.check() for each in self.checks),
-            report=self.report.report() if self.report else CriticReport(),
+            checks=tuple(each.build_check() for each in self.checks),
+            report=self.report.build_report() if self.report else CriticReport(),
             editable=tuple(self.editable),
             config=self.config or {},
-            budget=self.budget.budget() if self.budget else NO_BUDGET,
+            budget=self.budget.build_budget() if self.budget else NO_BUDGET,
         )
 
 
@@ -182,7 +182,7 @@ class CreateSnapshotParams(Params):
 
     manifest: list[FileEntryParams] = Field(default_factory=list, max_length=_MOST_FILES)
 
-    def entries(self) -> tuple[FileEntry, ...]:
+    def build_entries(self) -> tuple[FileEntry, ...]:
         """Return the files of the manifest."""
         return tuple(
             FileEntry(path=each.path, digest=each.digest, size_bytes=each.size_bytes, is_executable=each.is_executable)

@@ -199,7 +199,7 @@ def require_question(dialogue: Dialogue, field: str) -> LastMessage:
 
 def read_bounds(own: ReasondParams, *output_tokens: int | None, tool_calls: int | None = None) -> Budget:
     """Return the bounds of a request: its own ones, and those by names of OpenAI."""
-    budget = NO_BUDGET if own.budget is None else own.budget.budget()
+    budget = NO_BUDGET if own.budget is None else own.budget.build_budget()
     # Some clients say -1 or 0 where they mean no bound.
     written = [bound for bound in output_tokens if bound is not None and bound > 0]
     limits = Budget(max_output_tokens=min(written, default=None), max_tool_calls=tool_calls)

@@ -77,7 +77,7 @@ async def _execute(
     service: ReasoningService, alias: str | None, caller: Principal, params: ExecuteParams
 ) -> dict[str, Any]:
     params.refuse_stream_options()
-    view = await service.execute(caller, params.task(alias), request_id=params.request_id or "")
+    view = await service.execute(caller, params.build_task(alias), request_id=params.request_id or "")
     return build_result_json(view.result, view.steps)
 
 
@@ -95,7 +95,7 @@ def _open_stream(
         )
     return service.stream(
         caller,
-        params.task(alias),
+        params.build_task(alias),
         request_id=params.request_id or "",
         include_deltas=params.include_deltas,
         keep_running=params.keep_running,

@@ -66,7 +66,9 @@ def build_repair_service(
 
 async def _execute(service: RepairService, caller: Principal, params: RepairParams) -> dict[str, Any]:
     params.refuse_stream_options()
-    return {"repair": build_kind_json(await service.run(caller, params.task(), request_id=params.request_id or ""))}
+    return {
+        "repair": build_kind_json(await service.run(caller, params.build_task(), request_id=params.request_id or ""))
+    }
 
 
 def _open_stream(
@@ -75,7 +77,7 @@ def _open_stream(
     """Return the events of the repair that `cursor` names, or of a new one."""
     return service.stream(
         caller,
-        cursor or params.task(),
+        cursor or params.build_task(),
         request_id="" if cursor else params.request_id or "",
         include_deltas=params.include_deltas,
         keep_running=params.keep_running,
@@ -93,7 +95,7 @@ async def _get(service: RepairService, caller: Principal, params: ExecutionParam
 
 
 async def _create(service: RepairService, caller: Principal, params: CreateSnapshotParams) -> dict[str, Any]:
-    return build_snapshot_json(await service.create_snapshot(caller, params.entries()))
+    return build_snapshot_json(await service.create_snapshot(caller, params.build_entries()))
 
 
 async def _upload(service: RepairService, caller: Principal, params: UploadBlobsParams) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def build_turn_service(
             "turns.read_tool_result", ReadToolResultParams, partial(_read, service)
         ),
         "turns.reenter": _make_streamable(
-            service, "turns.reenter", ReenterTurnParams, _reenter, ReenterTurnParams.reentry
+            service, "turns.reenter", ReenterTurnParams, _reenter, ReenterTurnParams.build_reentry
         ),
-        "turns.start": _make_streamable(service, "turns.start", StartTurnParams, _start, StartTurnParams.start),
+        "turns.start": _make_streamable(service, "turns.start", StartTurnParams, _start, StartTurnParams.build_start),
     }
     return Service(declaration=DECLARATION, register=servicer.register, methods=methods)
 
@@ -146,11 +146,11 @@ def _open_stream(
 
 
 async def _start(service: TurnService, caller: Principal, params: StartTurnParams) -> TurnView:
-    return await service.run(caller, params.start(), request_id=params.request_id or "")
+    return await service.run(caller, params.build_start(), request_id=params.request_id or "")
 
 
 async def _reenter(service: TurnService, caller: Principal, params: ReenterTurnParams) -> TurnView:
-    return await service.run(caller, params.reentry())
+    return await service.run(caller, params.build_reentry())
 
 
 async def _attach(service: TurnService, caller: Principal, params: AttachTurnParams) -> TurnView:
@@ -201,7 +201,7 @@ async def _delete(service: TurnService, caller: Principal, params: TurnParams) -
 
 
 async def _read(service: TurnService, caller: Principal, params: ReadToolResultParams) -> dict[str, Any]:
-    part = params.part()
+    part = params.build_part()
     check_part(part, max_bytes=params.max_bytes)
     most = min(params.max_bytes or _MAX_EXCERPT_BYTES, _MAX_EXCERPT_BYTES)
     return build_kind_json(await service.read_tool_result(caller, params.turn_id, params.call_id, part, max_bytes=most))

@@ -35,7 +35,7 @@ def test_all_parameters_become_a_task() -> None:
             "request_id": "r",
         },
     )
-    assert params.task(None) == Task(
+    assert params.build_task(None) == Task(
         query="q",
         material="m",
         strategy="bounded_context",
@@ -49,19 +49,19 @@ def test_all_parameters_become_a_task() -> None:
 def test_optional_parameters_may_be_null_or_left_out() -> None:
     optional = ("strategy", "strategy_config", "agent_capabilities", "material", "agent", "budget", "request_id")
     nulls = read_params(ExecuteParams, {"query": "q", **dict.fromkeys(optional)})
-    assert nulls.task(None) == read_params(ExecuteParams, {"query": "q"}).task(None) == Task(query="q")
+    assert nulls.build_task(None) == read_params(ExecuteParams, {"query": "q"}).build_task(None) == Task(query="q")
 
 
 def test_a_bound_that_is_left_out_bounds_nothing() -> None:
-    task = read_params(ExecuteParams, {"query": "q", "budget": {"max_model_calls": 1}}).task(None)
+    task = read_params(ExecuteParams, {"query": "q", "budget": {"max_model_calls": 1}}).build_task(None)
     assert task.budget == Budget(max_model_calls=1)
 
 
 def test_an_alias_sets_the_strategy_and_only_agrees_with_itself() -> None:
-    assert read_params(ExecuteParams, {"query": "q"}).task("react").strategy == "react"
-    assert read_params(ExecuteParams, {"query": "q", "strategy": "react"}).task("react").strategy == "react"
+    assert read_params(ExecuteParams, {"query": "q"}).build_task("react").strategy == "react"
+    assert read_params(ExecuteParams, {"query": "q", "strategy": "react"}).build_task("react").strategy == "react"
     with pytest.raises(InvalidRequestError) as caught:
-        read_params(ExecuteParams, {"query": "q", "strategy": "other"}).task("react")
+        read_params(ExecuteParams, {"query": "q", "strategy": "other"}).build_task("react")
     assert [violation.field for violation in caught.value.violations] == ["strategy"]
     assert "'react'" in caught.value.message
 
@@ -150,4 +150,4 @@ def test_finish_reasons_are_named_by_their_words() -> None:
 
 def test_a_task_that_is_told_is_the_parameters_that_ask_for_it_again() -> None:
     told = json.loads(to_json(build_task_json(WHOLE)))
-    assert read_params(ExecuteParams, told).task(None) == WHOLE
+    assert read_params(ExecuteParams, told).build_task(None) == WHOLE

@@ -130,7 +130,7 @@ def read_reentry(params: Json, log: ExecutionLog, handoff: HandedOff | None) -> 
     found = [each["data"] for each in message["parts"] if isinstance(each.get("data"), dict)]
     found = [each for each in found if each.keys() & {"toolResults", "decisions"}]
     settled = _read_settlement(found[0]) if found else _settle_by_text(message, log, handoff)
-    reentry = read_params(ReenterTurnParams, {"turn_id": log.execution.execution_id, **settled}).reentry()
+    reentry = read_params(ReenterTurnParams, {"turn_id": log.execution.execution_id, **settled}).build_reentry()
     return openai_requests.Asked(source=replace(reentry, echo_json=_write_echo(message)))
 
 

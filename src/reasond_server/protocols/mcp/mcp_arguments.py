@@ -88,7 +88,7 @@ class RepairArguments(RepairParams):
         given = sorted(_HIDDEN & self.model_fields_set)
         if given:
             raise InvalidRequestError.of(*(Violation(field=name, description="is no argument") for name in given))
-        return self.task()
+        return self.build_task()
 
 
 @value
