@@ -89,7 +89,7 @@ class AgentService:
             not 0 < len(one) <= _MAX_CAPABILITY_CHARACTERS for one in capabilities
         ):
             description = f"must have at most {_MAX_CAPABILITIES} entries of 1-{_MAX_CAPABILITY_CHARACTERS} characters"
-            raise InvalidRequestError.of(Violation(field="capabilities", description=description))
+            raise InvalidRequestError.at("capabilities", description)
         return await self._directory.list(
             tenant=caller.tenant, capabilities=capabilities, page_size=page_size, page_token=page_token
         )
@@ -108,7 +108,7 @@ class AgentService:
         parsed = parse_card(card_json, max_bytes=self._max_card_bytes)
         if agent_id and parsed.agent_id and agent_id != parsed.agent_id:
             description = f"is {show(agent_id)}, but the card says {show(parsed.agent_id)}"
-            raise InvalidRequestError.of(Violation(field="agent_id", description=description))
+            raise InvalidRequestError.at("agent_id", description)
         if ttl_s is not None and not _MIN_TTL_S <= ttl_s <= _MAX_TTL_S:
             raise InvalidRequestError.of(
                 Violation(field="ttl", description=f"must be between {_MIN_TTL_S} and {_MAX_TTL_S} seconds")
@@ -136,5 +136,5 @@ def _require_id(agent_id: str) -> str:
     """Return `agent_id` if it can name an agent."""
     if not is_agent_id(agent_id):
         description = "must be 1-128 letters, digits, '.', '_' and '-', the first a letter or digit"
-        raise InvalidRequestError.of(Violation(field="agent_id", description=description))
+        raise InvalidRequestError.at("agent_id", description)
     return agent_id

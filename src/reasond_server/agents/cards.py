@@ -490,7 +490,7 @@ def _list_inner(value: object) -> Sequence[Any]:
 
 def _build_json_error(description: str) -> InvalidRequestError:
     """Return the error for a text that is not a card."""
-    return InvalidRequestError.of(Violation(field="card_json", description=description))
+    return InvalidRequestError.at("card_json", description)
 
 
 def _to_violation(error: ErrorDetails) -> Violation:
@@ -515,7 +515,7 @@ def _check_config(config: Mapping[str, Json], strategies: Sequence[str]) -> None
     if extra:
         offered = ", ".join(strategies) or "none"
         description = f"sets parameters of {show(extra[0])}, but the card offers {offered[:200]}"
-        raise InvalidRequestError.of(Violation(field="card.strategy_config", description=description))
+        raise InvalidRequestError.at("card.strategy_config", description)
 
 
 def _upgrade_card(small: SmallCard) -> dict[str, Any]:

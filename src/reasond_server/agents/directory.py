@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pydantic_core
 
 from reasond_server.agents.cards import ParsedCard, compute_etag
-from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.base import InternalError, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
@@ -246,7 +246,7 @@ def _read_list_bounds(page_size: int, page_token: str, capabilities: Sequence[st
         InvalidRequestError: the size is negative, or the token was not made for this list.
     """
     if page_size < 0:
-        raise InvalidRequestError.of(Violation(field="page_size", description=f"must be at least 0, got {page_size}"))
+        raise InvalidRequestError.at("page_size", f"must be at least 0, got {page_size}")
     after = _read_page_token(page_token, capabilities) if page_token else ""
     return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE), after
 
@@ -289,8 +289,7 @@ def _read_page_token(token: str, capabilities: Sequence[str]) -> str:
         text = ""
     tag, _, last_id = text.partition(":")
     if tag != _hash_filter(capabilities) or not is_agent_id(last_id):
-        description = "must be the next_page_token of a list with the same capabilities"
-        raise InvalidRequestError.of(Violation(field="page_token", description=description))
+        raise InvalidRequestError.at("page_token", "must be the next_page_token of a list with the same capabilities")
     return last_id
 
 

@@ -14,7 +14,6 @@ from reasond_server.context.answers import extract_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
-from reasond_server.errors.base import ReasondError, Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidConfigError
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from reasond_server.context.stages import StageCalls, StagePrompt
+    from reasond_server.errors.base import ReasondError
 
 SAMPLES_AT_ONCE: Final = 8
 """Most samples of one run that are taken at the same time."""
@@ -220,7 +220,7 @@ def refuse_equal_samples(temperature: float, samples: int) -> None:
         description = (
             f"must be above 0 with {samples} samples, which would all say the same at 0.0; with samples 1 it may be 0"
         )
-        raise InvalidConfigError.of(Violation(field="temperature", description=description))
+        raise InvalidConfigError.at("temperature", description)
 
 
 def explain_silence(samples: Sequence[SampledAnswer]) -> FinishReason:

@@ -35,7 +35,6 @@ from reasond_server.context.carryover import (
 from reasond_server.context.sections import Passage, build_prompt
 from reasond_server.context.tags import neutralize
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
-from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import Message, Role, TokenCounter
@@ -472,7 +471,7 @@ def _refuse_chunk_size(limits: WindowLimits, frame: int) -> InvalidConfigError:
         f"must leave room beside carryover_size {limits.carryover_size} for the prompt, the question and what the "
         f"model writes: the smallest that does is {smallest}, got {limits.chunk_size}; {' or '.join(remedies)}"
     )
-    return InvalidConfigError.of(Violation(field="chunk_size", description=description.removesuffix("; ")))
+    return InvalidConfigError.at("chunk_size", description.removesuffix("; "))
 
 
 def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
@@ -481,7 +480,7 @@ def _refuse_segments(limits: WindowLimits, needed: int) -> InvalidConfigError:
         f"is {limits.max_segments}, but the material needs {needed} segments; "
         f"{remedy}raise chunk_size, lower carryover_size or shorten the material"
     )
-    return InvalidConfigError.of(Violation(field="max_segments", description=description))
+    return InvalidConfigError.at("max_segments", description)
 
 
 def check_frame(limits: WindowLimits, frame_tokens: int) -> None:

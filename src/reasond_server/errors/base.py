@@ -143,6 +143,11 @@ class RequestError(ReasondError):
         text = "; ".join(f"{violation.field} {violation.description}".strip() for violation in violations)
         return cls(f"Request validation failed: {text}", violations=violations)
 
+    @classmethod
+    def at(cls, field: str, description: str) -> Self:
+        """Make the error of one `field`, with the description of its violation."""
+        return cls.of(Violation(field=field, description=description))
+
 
 class LookupFailedError(ReasondError):
     """A requested resource does not exist."""

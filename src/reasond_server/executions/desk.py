@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import from_json, to_json
 
 from reasond_server.access import audit
-from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.contract import build_not_found_error
@@ -214,10 +214,9 @@ class ExecutionDesk:
         _require_page_size(page_size)
         if create_time_after and create_time_before and create_time_after >= create_time_before:
             text = f"must be later than create_time_after, {create_time_after.isoformat()}"
-            raise InvalidRequestError.of(Violation(field="create_time_before", description=text))
+            raise InvalidRequestError.at("create_time_before", text)
         if len(text) > _LONGEST_TEXT:
-            description = f"must have at most {_LONGEST_TEXT} characters, got {len(text)}"
-            raise InvalidRequestError.of(Violation(field="text", description=description))
+            raise InvalidRequestError.at("text", f"must have at most {_LONGEST_TEXT} characters, got {len(text)}")
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(
             strategy=strategy,
@@ -395,14 +394,12 @@ class ExecutionDesk:
 
 def _require_place(execution: Execution, after_sequence: int, *, field: str) -> None:
     if not 0 <= after_sequence <= execution.last_sequence:
-        text = f"must be between 0 and {execution.last_sequence}, got {after_sequence}"
-        raise InvalidRequestError.of(Violation(field=field, description=text))
+        raise InvalidRequestError.at(field, f"must be between 0 and {execution.last_sequence}, got {after_sequence}")
 
 
 def _require_page_size(page_size: int) -> None:
     if page_size < 0:
-        text = f"must be at least 0, got {page_size}"
-        raise InvalidRequestError.of(Violation(field="page_size", description=text))
+        raise InvalidRequestError.at("page_size", f"must be at least 0, got {page_size}")
 
 
 def link_rpc_to(run: Run | None) -> None:
@@ -434,8 +431,7 @@ def read_page_token(token: str, filters: Sequence[str | None] = ()) -> tuple[flo
                 return time, name
     except (ValueError, binascii.Error):
         pass
-    text = "must be the next_page_token of the page before, with the same filters"
-    raise InvalidRequestError.of(Violation(field="page_token", description=text))
+    raise InvalidRequestError.at("page_token", "must be the next_page_token of the page before, with the same filters")
 
 
 def _has_text(execution: Execution, text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from reasond_server.base.clock import CALL_ID_KEY, choose_call_id
-from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
+from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, show
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, Metadata, wrap_handler
 from reasond_server.grpc_api.load_reports import LOAD_KEY, LOAD_SERVICE, LoadReports
@@ -124,7 +124,7 @@ class ErrorGuard:
             f"is over the limit of {most} bytes, at 32 bytes for each pair and its texts; "
             "send less, or have [server] max_metadata_bytes raised"
         )
-        raise InvalidRequestError.of(Violation(field="metadata", description=description))
+        raise InvalidRequestError.at("metadata", description)
 
     def _add_guard(self, run: Behaviour) -> Behaviour:
         async def serve(requests: object, context: Context) -> object:

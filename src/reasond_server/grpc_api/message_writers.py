@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 from google.protobuf.message import Message
 
-from reasond_server.errors.base import InternalError, Violation, show
+from reasond_server.errors.base import InternalError, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.requests.payloads import MAX_DEPTH
 from reasond_server.requests.task_checks import MAX_CONFIG_VALUES
@@ -48,7 +48,7 @@ def read_struct(struct: struct_pb2.Struct, *, path: str) -> dict[str, Any]:
 def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[int]) -> Any:  # noqa: ANN401 - any JSON value
     if next(room, None) is None:
         root = ".".join(path.split(".", 2)[:2])
-        raise InvalidRequestError.of(Violation(field=root, description=f"must hold at most {MAX_CONFIG_VALUES} values"))
+        raise InvalidRequestError.at(root, f"must hold at most {MAX_CONFIG_VALUES} values")
     kind = value.WhichOneof("kind")
     if kind == "number_value":
         return _convert_number(value.number_value, path)
@@ -57,9 +57,9 @@ def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[i
     if kind == "null_value":
         return None
     if kind is None:
-        raise InvalidRequestError.of(Violation(field=path, description="must have a value"))
+        raise InvalidRequestError.at(path, "must have a value")
     if depth > MAX_DEPTH:
-        raise InvalidRequestError.of(Violation(field=path, description=f"must not nest deeper than {MAX_DEPTH} levels"))
+        raise InvalidRequestError.at(path, f"must not nest deeper than {MAX_DEPTH} levels")
     if kind == "list_value":
         items = enumerate(value.list_value.values)
         return [_read_value(item, f"{path}[{index}]", depth + 1, room) for index, item in items]
@@ -69,7 +69,7 @@ def _read_value(value: struct_pb2.Value, path: str, depth: int, room: Iterator[i
 
 def _convert_number(number: float, path: str) -> float:
     if not math.isfinite(number):
-        raise InvalidRequestError.of(Violation(field=path, description=f"must be a finite number, not {number}"))
+        raise InvalidRequestError.at(path, f"must be a finite number, not {number}")
     return int(number) if number.is_integer() and abs(number) <= _MAX_EXACT else number
 
 

@@ -267,7 +267,7 @@ def require_id(value: str, *, field: str) -> str:
 
 def invalid(field: str, description: str) -> InvalidRequestError:
     """Return the error for one invalid field."""
-    return InvalidRequestError.of(Violation(field=field, description=description))
+    return InvalidRequestError.at(field, description)
 
 
 def _is_of_task(violation: Violation, error: ReasondError) -> bool:

@@ -20,7 +20,7 @@ from reasond_server.access.peers import Peers
 from reasond_server.access.tokens import build_missing_token_error, parse_bearer_token
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.access import TokenInvalidError
-from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, Violation, show
+from reasond_server.errors.base import INTERNAL_MESSAGE, InternalError, ReasondError, show
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.http_api.exchange import Exchange, frame_event
@@ -103,8 +103,7 @@ def read_cursor(last_event_id: str) -> Cursor:
     """
     match = _CURSOR.fullmatch(last_event_id)
     if match is None:
-        description = f"must be <execution_id>:<sequence>, got {show(last_event_id)}"
-        raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
+        raise InvalidRequestError.at("Last-Event-ID", f"must be <execution_id>:<sequence>, got {show(last_event_id)}")
     return Cursor(execution_id=match[1], after_sequence=int(match[2]))
 
 
@@ -442,7 +441,7 @@ class Call:
     async def _admit(self, operation: Operation, params: RpcParams) -> tuple[Principal, Mapping[str, Any]]:
         """Return the principal and the params without the token, and begin the audit record of the decision."""
         if isinstance(params, list):
-            raise InvalidRequestError.of(Violation(field="params", description="must be an object with named members"))
+            raise InvalidRequestError.at("params", "must be an object with named members")
         calls = self._calls
         principal, arguments = await calls.gate.admit(params, operation, calls.exchange, dialect=calls.dialect)
         self._principal = principal

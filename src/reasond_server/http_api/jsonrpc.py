@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.request import InvalidJsonRpcError, InvalidRequestError, ParseError
 from reasond_server.types.values import value
 
@@ -121,7 +121,7 @@ async def parse_object(body: bytes | bytearray) -> dict[str, Any]:
     """
     given = await parse_body(body)
     if not isinstance(given, dict):
-        raise InvalidRequestError.of(Violation(field="body", description="must be a JSON object"))
+        raise InvalidRequestError.at("body", "must be a JSON object")
     return given
 
 

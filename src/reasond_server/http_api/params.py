@@ -200,7 +200,7 @@ class ExecuteParams(StreamableParams):
         strategy, history, images = self.strategy, self.history, self.images
         if alias and strategy not in {None, alias}:
             description = f"must be left out or {alias!r} here; 'reasoning.execute' takes any strategy"
-            raise InvalidRequestError.of(Violation(field="strategy", description=description))
+            raise InvalidRequestError.at("strategy", description)
         return Task(
             query=self.query,
             material=self.material or "",
@@ -408,7 +408,7 @@ class ReadToolResultParams(TurnParams):
         given = [name for name, is_given in parts.items() if is_given]
         if len(given) > 1:
             description = f"cannot be combined with {given[0]}; leave one out"
-            raise InvalidRequestError.of(Violation(field=given[1], description=description))
+            raise InvalidRequestError.at(given[1], description)
         return ResultPart(
             offset=self.offset or 0, limit=self.limit or 0, json_pointer=self.json_pointer, contains=self.contains
         )

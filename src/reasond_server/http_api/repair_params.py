@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import BudgetParams, Params, StreamableParams, Whole
 from reasond_server.types import NO_BUDGET
@@ -162,7 +161,7 @@ class RepairParams(StreamableParams):
             InvalidRequestError: there is no goal.
         """
         if self.goal is None:
-            raise InvalidRequestError.of(Violation(field="goal", description="is required"))
+            raise InvalidRequestError.at("goal", "is required")
         return RepairTask(
             description=self.description,
             goal=self.goal,

@@ -79,7 +79,7 @@ class DocumentTexts:
         if len(files) > self._most_files:
             what = "read no PDF file here" if not self._most_files else f"have at most {self._most_files} PDF files"
             text = f"must {what}, as openai.max_pdf_files says; send the text of the others"
-            raise InvalidRequestError.of(Violation(field=files[self._most_files][0].field, description=text))
+            raise InvalidRequestError.at(files[self._most_files][0].field, text)
         problems: list[Violation] = []
         warnings: list[str] = []
         for file, pdf in files:

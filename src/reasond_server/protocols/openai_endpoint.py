@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from reasond_server.errors.base import InternalError, ReasondError, Violation
+from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.body_reader import BodyReader, answer_call
 from reasond_server.http_api.connections import find_disconnect, run_unless_disconnected
@@ -247,8 +247,7 @@ async def _read(body: bytearray, exchange: Exchange) -> dict[str, Any]:
     if key is None or not isinstance(own, dict):
         return params
     if own.get("request_id", key) != key:
-        description = "differs from the header Idempotency-Key; send one of them"
-        raise InvalidRequestError.of(Violation(field="reasond.request_id", description=description))
+        raise InvalidRequestError.at("reasond.request_id", "differs from the header Idempotency-Key; send one of them")
     return {**params, "reasond": {**own, "request_id": key}}
 
 

@@ -193,7 +193,7 @@ def require_question(dialogue: Dialogue, field: str) -> LastMessage:
     if question is None and dialogue.system:
         return LastMessage(query=_FOLLOW, history=())
     if question is None:
-        raise InvalidRequestError.of(Violation(field=field, description=_NOTHING_SAID))
+        raise InvalidRequestError.at(field, _NOTHING_SAID)
     return question
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.calls import measure_room, stream_reply, take_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import (
     AnswerInvalidError,
@@ -69,7 +68,7 @@ def _refuse_unusable() -> Generator[None, None, None]:
     try:
         yield
     except SchemaUnusableError as error:
-        raise InvalidRequestError.of(Violation(field="answer_schema", description=str(error))) from None
+        raise InvalidRequestError.at("answer_schema", str(error)) from None
 
 
 async def finish_answer(

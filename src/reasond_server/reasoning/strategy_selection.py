@@ -64,8 +64,7 @@ class OfferedModels:
             return self.own
         if name not in self._others:
             known = suggest_nearest(name, self._others) or "; none is offered ([llm] offered), so leave it out"
-            description = f"must be a backend that is offered here, got {show(name)}{known}"
-            raise InvalidRequestError.of(Violation(field="model", description=description))
+            raise InvalidRequestError.at("model", f"must be a backend that is offered here, got {show(name)}{known}")
         return self._others[name]
 
 
@@ -82,7 +81,7 @@ def preface_model(model: ChatModel, task: Task, *, nonce: str = _FOR_COUNTS) -> 
     tokens = find_image_tokens(model)
     if task.images and not tokens:
         description = f"are not taken by the model {model.name!r}; leave them out, or name another model"
-        raise InvalidRequestError.of(Violation(field="images", description=description))
+        raise InvalidRequestError.at("images", description)
     images = tuple(ImagePart(media_type=each.media_type, base64=each.base64, tokens=tokens) for each in task.images)
     rule = "" if task.answer_schema is None else write_schema_rule(task.answer_schema)
     history = tuple(write_said(task.history, nonce=nonce, is_native=model.has_native_tools, image_tokens=tokens))
@@ -276,7 +275,7 @@ class Chooser:
         is_auto = self.is_auto_enabled and task.strategy == AUTO
         if is_auto and task.config:
             description = f"must be empty with the strategy {AUTO!r}, which chooses another one by the size of the task"
-            raise InvalidConfigError.of(Violation(field="config", description=description))
+            raise InvalidConfigError.at("config", description)
         inputs = SelectionInputs(
             requested=None if is_auto else task.strategy,
             offered=None if agent is None else agent.strategies,

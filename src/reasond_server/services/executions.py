@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.http_api.http_calls import Method, Streaming
@@ -88,7 +88,7 @@ def build_execution_service(
 
 async def _refuse_answer(_caller: Principal, _params: FollowExecutionParams) -> dict[str, Any]:
     description = "must name text/event-stream: this method has events and no answer; executions.get returns the result"
-    raise InvalidRequestError.of(Violation(field="Accept", description=description))
+    raise InvalidRequestError.at("Accept", description)
 
 
 async def _observe(
@@ -99,7 +99,7 @@ async def _observe(
     if cursor is not None:
         if cursor.execution_id != params.execution_id:
             description = f"is of the execution {cursor.execution_id}; the call names {show(params.execution_id)}"
-            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=description))
+            raise InvalidRequestError.at("Last-Event-ID", description)
         after = cursor.after_sequence
     observation = await observed.observe(
         caller, params.execution_id, after_sequence=after, include_deltas=params.include_deltas

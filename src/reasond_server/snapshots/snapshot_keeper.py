@@ -54,10 +54,10 @@ class SnapshotKeeper:
         """
         size = sum(map(len, contents))
         if not contents:
-            raise InvalidRequestError.of(Violation(field="contents", description="must have at least one content"))
+            raise InvalidRequestError.at("contents", "must have at least one content")
         if size > MAX_UPLOAD_BYTES:
             most = f"must have at most {MAX_UPLOAD_BYTES} bytes in all, got {size}; send them in several requests"
-            raise InvalidRequestError.of(Violation(field="contents", description=most))
+            raise InvalidRequestError.at("contents", most)
         digests = await asyncio.to_thread(lambda: [*map(digest_content, contents)])
         await self._store.put(tenant, dict(zip(digests, contents, strict=True)))
         return digests

@@ -36,7 +36,7 @@ from reasond_server.context.scores import (
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
@@ -233,16 +233,16 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
         """
         if config.verifier is AnswerVerifier.SCHEMA and task.answer_schema is None:
             description = "'schema' verifies with the answer_schema of the task, which has none"
-            raise InvalidConfigError.of(Violation(field="verifier", description=description))
+            raise InvalidConfigError.at("verifier", description)
         if config.runs_programs and not config.check_program.strip():
             description = "must hold a Python program where the verifier is 'program'"
-            raise InvalidConfigError.of(Violation(field="check_program", description=description))
+            raise InvalidConfigError.at("check_program", description)
         if config.check_program and not config.runs_programs:
             description = f"is run by the verifier 'program' alone, and the verifier is {str(config.verifier)!r}"
-            raise InvalidConfigError.of(Violation(field="check_program", description=description))
+            raise InvalidConfigError.at("check_program", description)
         if config.judge is AnswerJudge.TOURNAMENT and config.min_score > 0:
             description = "must be 0 with the judge 'tournament', whose scores only compare answers with each other"
-            raise InvalidConfigError.of(Violation(field="min_score", description=description))
+            raise InvalidConfigError.at("min_score", description)
         refuse_equal_samples(config.temperature, config.samples)
 
     async def run(self, task: Task, context: RunContext[BestOfNConfig]) -> AsyncGenerator[StrategyEvent, None]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
-from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ChatModel, Message, ModelFinish, Role, find_most_logprobs
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
@@ -68,7 +67,7 @@ class Direct(ReasoningStrategy[DirectConfig]):
         """
         if config.top_logprobs is not None and not find_most_logprobs(model):
             text = "must be left out: the server of this model tells no log probabilities"
-            raise InvalidConfigError.of(Violation(field="top_logprobs", description=text))
+            raise InvalidConfigError.at("top_logprobs", text)
 
     async def run(self, task: Task, context: RunContext[DirectConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Make one call; see the base class.

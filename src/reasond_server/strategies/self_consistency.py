@@ -24,7 +24,7 @@ from reasond_server.context.samples import (
 from reasond_server.context.stages import prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.votes import Tally
-from reasond_server.errors.base import ReasondError, Violation
+from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
 from reasond_server.errors.request import InvalidConfigError
@@ -125,7 +125,7 @@ class SelfConsistency(ReasoningStrategy[SelfConsistencyConfig]):
         refuse_equal_samples(config.temperature, config.samples)
         if config.weigh_votes and config.confidence < 1:
             description = f"must be 1 where weigh_votes is true, got {config.confidence:g}: its bound counts votes"
-            raise InvalidConfigError.of(Violation(field="confidence", description=description))
+            raise InvalidConfigError.at("confidence", description)
 
     async def run(self, task: Task, context: RunContext[SelfConsistencyConfig]) -> AsyncGenerator[StrategyEvent, None]:
         """Take samples in waves, then count the votes; see the base class.

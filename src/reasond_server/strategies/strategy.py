@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.answer_schemas import SchemaCompiler
-from reasond_server.errors.base import InternalError, Violation
+from reasond_server.errors.base import InternalError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
@@ -295,7 +295,7 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
             ReasondError: as `run`.
         """
         if not query.strip():
-            raise InvalidRequestError.of(Violation(field="query", description="must not be empty"))
+            raise InvalidRequestError.at("query", "must not be empty")
         if model is None:
             # Imported here, because callers with their own model do not need it.
             from reasond_server.demo import DemoModel  # noqa: PLC0415 - see above

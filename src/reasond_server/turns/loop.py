@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.context.calls import LEAST_TOKENS
 from reasond_server.context.text_calls import bound_specs, clean_call, write_tools
-from reasond_server.errors.base import ReasondError, Violation, show
+from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import AnswerInvalidError, ContextExhaustedError, ModelError
 from reasond_server.errors.request import InvalidRequestError
@@ -332,7 +332,7 @@ class TurnLoop:
             return 0
         if start.images and not tokens:
             text = f"are not taken by the model {model.name!r}; leave them out, or use another mode"
-            raise InvalidRequestError.of(Violation(field="images", description=text))
+            raise InvalidRequestError.at("images", text)
         return tokens * (len(start.images) + sum(len(message.images) for message in start.history))
 
     def _write_history(self, model: ChatModel) -> Sequence[PromptPart]:

@@ -93,8 +93,7 @@ def check_no_wait(start: TurnStart, *, policy: TurnPolicy, server_tool_names: Co
         InvalidRequestError: the client offers tools, a tool needs approval, or clients are asked for unknown outcomes.
     """
     if start.client_tools:
-        text = f"must be empty: {_NO_WAIT}"
-        raise InvalidRequestError.of(Violation(field="client_tools", description=text))
+        raise InvalidRequestError.at("client_tools", f"must be empty: {_NO_WAIT}")
     modes = [policy.mode_in_force(name) for name in (policy.default_mode, *policy.modes)]
     guarded = [
         name
@@ -125,7 +124,7 @@ def check_session_blocks(new: Sequence[ContextBlock], kept: Mapping[str, str]) -
     count = sum(bool(text) for text in texts.values())
     if count > MAX_BLOCKS:
         text = f"gives the session {count} blocks, and it may have {MAX_BLOCKS}; send some with an empty text"
-        raise InvalidRequestError.of(Violation(field="context", description=text))
+        raise InvalidRequestError.at("context", text)
 
 
 def check_reentry_shape(reentry: TurnReentry) -> None:

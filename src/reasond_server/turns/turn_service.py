@@ -229,7 +229,7 @@ class TurnService:
         if one is None or one.result is None:
             known = ", ".join(name for name, each in progress.ledger.items() if each.result is not None) or "none"
             text = f"{show(call_id)} has no result in this turn; calls with results: {known}"
-            raise InvalidRequestError.of(Violation(field="call_id", description=text))
+            raise InvalidRequestError.at("call_id", text)
         return await asyncio.to_thread(partial(take_excerpt, one.result, part, max_bytes=max_bytes))
 
     async def get_session(self, caller: Principal, session_id: str) -> SessionView:

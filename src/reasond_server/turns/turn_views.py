@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.tools.read_result import find_places
 from reasond_server.tools.results import cut_to_bytes, resolve_pointer, to_json_text
@@ -167,7 +167,7 @@ def _resolve(text: str, pointer: str) -> str:
     try:
         return to_json_text(resolve_pointer(text, pointer))
     except ValueError as error:
-        raise InvalidRequestError.of(Violation(field="json_pointer", description=f"{show(pointer)}: {error}")) from None
+        raise InvalidRequestError.at("json_pointer", f"{show(pointer)}: {error}") from None
 
 
 def _find_state(execution: Execution) -> TurnState:

@@ -125,7 +125,7 @@ def read_chat(params: ChatParams, catalogue: ModelCatalogue) -> Asked:
     )
     asked = plan(inputs, catalogue)
     if params.logprobs and not (isinstance(asked.source, Task) and "top_logprobs" in asked.source.config):
-        raise InvalidRequestError.of(Violation(field="logprobs", description=_NO_LOGPROBS))
+        raise InvalidRequestError.at("logprobs", _NO_LOGPROBS)
     return replace(asked, warnings=(*params.warnings, *found, *asked.warnings))
 
 
