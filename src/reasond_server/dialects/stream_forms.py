@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from reasond_server.types import TokenChance
 
 _ENDS: Final = frozenset({b"[done]", b'"[done]"', b"done", b"[end]"})
 _DATA: Final = b"data:"
@@ -80,3 +83,33 @@ def _is_json(data: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+_LEAST: Final = -9999.0
+"""What stands for a probability of 0, as OpenAI writes it."""
+
+
+def read_logprobs(report: object) -> Sequence[TokenChance]:
+    """Return the tokens of a member `logprobs`; those that cannot be read are left out."""
+    content = report.get("content") if isinstance(report, dict) else None
+    return [
+        TokenChance(text=one["token"], logprob=_read(one), top=tuple(_list_top(one.get("top_logprobs"))))
+        for one in (content if isinstance(content, list) else ())
+        if _is_token(one)
+    ]
+
+
+def _list_top(entries: object) -> Sequence[tuple[str, float]]:
+    return [(one["token"], _read(one)) for one in (entries if isinstance(entries, list) else ()) if _is_token(one)]
+
+
+def _is_token(one: object) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("token"), str)
+
+
+def _read(one: dict[str, Any]) -> float:
+    """Return a log probability as a number from -9999 to 0."""
+    value = one.get("logprob")
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return _LEAST
+    return min(0.0, max(_LEAST, float(value)))

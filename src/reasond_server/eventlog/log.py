@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
-from reasond_server.eventlog.sizes import estimate_size
+from reasond_server.eventlog.contents import estimate_size
 from reasond_server.eventlog.store import Append, Creation, LeaseLostError, Record, SessionEnd
 from reasond_server.types import Event, Execution, ExecutionState, FinishReason, LastEvent, LoggedEvent, Usage
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.dialects.client_schemas import drop_nulls
+from reasond_server.dialects.tool_declarations import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.conversations import Dialogue, LastMessage, find_question, find_reentry

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from reasond_server.errors.base import InternalError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
+from reasond_server.eventlog.contents import estimate_size
 from reasond_server.eventlog.mailbox import FlushTimer, Mailbox
-from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.eventlog.store import Change, ExecutionStore
 from reasond_server.runs.admission import build_draining_error
 from reasond_server.runs.phase import Trigger

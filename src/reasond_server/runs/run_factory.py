@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.errors.executions import NotResumableError
+from reasond_server.eventlog.contents import redact
 from reasond_server.eventlog.log import RunLog
-from reasond_server.eventlog.redaction import redact
 from reasond_server.eventlog.store import Creation, Record, Recovery
 from reasond_server.llm.metered_model import MeteredModel, TokenAccount
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration

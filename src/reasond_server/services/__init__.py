@@ -6,14 +6,14 @@ the parameters of its methods in `http_api`, and an entry in `DECLARED`.
 
 from typing import Final
 
-from reasond_server.services import agents, executions, operations, reasoning, repairs, turns
+from reasond_server.services import agents, executions, reasoning, repairs, turns
 
 DECLARED: Final = (
     reasoning.DECLARATION,
     turns.DECLARATION,
     repairs.DECLARATION,
     executions.DECLARATION,
-    operations.DECLARATION,
+    executions.OPERATIONS,
     agents.DECLARATION,
 )
 """Every service of this release; the metrics, the health service and the agent card take their names from here."""

@@ -1,4 +1,7 @@
-"""ExecutionService: what the other services started, looked up, observed, listed, cancelled and deleted."""
+"""ExecutionService: what the other services started, looked up, observed, listed, cancelled and deleted.
+
+google.longrunning.Operations is the same once more, for clients that wait for operations (AIP-151).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, READ_EXECUTIONS, READ_TURNS
+from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, EXECUTE_TURNS, READ_EXECUTIONS, READ_TURNS
 from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
+from reasond_server.grpc_api.operations_servicer import SERVICE, OperationsServicer
 from reasond_server.http_api.http_calls import Method, Streaming
 from reasond_server.http_api.json_mapping import (
     build_execution_json,
@@ -150,3 +154,21 @@ async def _list_calls(observed: ExecutionDesk, caller: Principal, params: ListCa
 async def _delete(desk: ExecutionDesk, caller: Principal, params: ExecutionParams) -> dict[str, Any]:
     await desk.delete(caller, params.execution_id)
     return {}
+
+
+_READING: Final = ("GetOperation", "ListOperations", "WaitOperation")
+_ENDING: Final = ("CancelOperation", "DeleteOperation")
+OPERATIONS: Final = ServiceDeclaration(
+    name=SERVICE.full_name,
+    permissions={**dict.fromkeys(_READING, READ_EXECUTIONS), **dict.fromkeys(_ENDING, EXECUTE)},
+    or_permissions={
+        **dict.fromkeys(_READING, (READ_TURNS,)),
+        **dict.fromkeys(_ENDING, (EXECUTE_REPAIRS, EXECUTE_TURNS)),
+    },
+)
+
+
+def build_operations_service(observed: ExecutionDesk, used: ExecutionDesk) -> Service:
+    """Return google.longrunning.Operations for gRPC; the desks are those of `OperationsServicer`."""
+    servicer = OperationsServicer(observed=observed, used=used)
+    return Service(declaration=OPERATIONS, register=servicer.register, methods={})

@@ -21,7 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from reasond_server.base.proxies import find_proxy
-from reasond_server.dialects.tool_names import MOST_CHARACTERS, shorten_name
+from reasond_server.dialects.tool_declarations import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator

@@ -1,19 +1,20 @@
-"""The outbox: notices in the store until their receivers have confirmed them."""
+"""The outbox: notices in the store until their receivers have confirmed them, and what is sent for each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from reasond_server.eventlog.stored.rows import notice_columns
 from reasond_server.eventlog.stored.sql_store import ADD_NOTICE
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from reasond_server.eventlog.store import Notice
     from reasond_server.storage.transactions import Job, Transactions
+    from reasond_server.tools.address_checks import AddressPolicy, Target
 
 _DUE: Final = "SELECT 1 FROM notices WHERE endpoint = :endpoint AND due_time <= :now LIMIT 1"
 # Of two processes that claim the same notice the second waits for the first and then finds it no longer due.
@@ -95,3 +96,39 @@ class Outbox:
                 yield statement, each
 
         await self._rows.change(job)
+
+
+Render = Callable[["Letter"], Awaitable[bytes | None]]
+"""Returns the body of a letter in the form of a wire; None if there is nothing to tell."""
+
+
+@value
+class Parcel:
+    """One request: the vetted `target`, the `policy` of its addresses, and what it is sent."""
+
+    target: Target
+    policy: AddressPolicy
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Packer(Protocol):
+    """Makes the parcels of the letters with its `name` as endpoint."""
+
+    @property
+    def name(self) -> str:
+        """The endpoint."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many send at the same time, so that a slow receiver among several holds up some of the others only."""
+        ...
+
+    async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
+        """Return what is sent `now`; None for nothing.
+
+        Raises:
+            ReasondError: it cannot be made now.
+        """
+        ...

@@ -18,14 +18,13 @@ from reasond_server.eventlog.store import ExecutionStore, Notice
 from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
 from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
-from reasond_server.webhooks.parcels import Parcel, Render
+from reasond_server.webhooks.outbox import Letter, Outbox, Parcel, Render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from reasond_server.eventlog.stored.payload_store import PayloadStore
-    from reasond_server.webhooks.outbox import Letter, Outbox
 
 TASKS: Final = ":tasks"
 """The endpoint of notices for these receivers; no receiver of the operator has such a name."""

@@ -13,7 +13,7 @@ from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
 from reasond_server.tools.vetted_requests import describe_cause, find_failures, request_vetted
-from reasond_server.webhooks.parcels import Packer, Parcel, Render
+from reasond_server.webhooks.outbox import Letter, Outbox, Packer, Parcel, Render
 from reasond_server.webhooks.webhook_messages import build_budget_notices, build_headers
 from reasond_server.webhooks.webhook_policy import EndpointPolicy, WebhookForm, WebhookPolicy, decode_secret
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from reasond_server.eventlog.store import Notice
     from reasond_server.telemetry.observers import Observer
     from reasond_server.tools.address_checks import Resolve
-    from reasond_server.webhooks.outbox import Letter, Outbox
 
 _log = logging.getLogger("reasond.webhooks")
 _LOOK_S: Final = 1.0

@@ -10,8 +10,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.eventlog.contents import estimate_size
 from reasond_server.eventlog.log import RunLog
-from reasond_server.eventlog.sizes import estimate_size
 from reasond_server.types import (
     Execution,
     ExecutionState,

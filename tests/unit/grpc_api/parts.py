@@ -32,8 +32,7 @@ from reasond_server.grpc_api.standard_services import HealthServicer
 from reasond_server.reasoning.service import ExecutionView, StrategyInfo
 from reasond_server.services import DECLARED
 from reasond_server.services.agents import build_agent_service
-from reasond_server.services.executions import build_execution_service
-from reasond_server.services.operations import build_operations_service
+from reasond_server.services.executions import build_execution_service, build_operations_service
 from reasond_server.services.reasoning import build_reasoning_service
 from reasond_server.services.repairs import build_repair_service
 from reasond_server.services.turns import build_turn_service

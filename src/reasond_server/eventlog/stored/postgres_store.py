@@ -21,7 +21,7 @@ from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
-from reasond_server.eventlog.stored.postgres_clearing import (
+from reasond_server.eventlog.stored.clearing import (
     CHANNEL,
     NOTIFY,
     ClearedDatabase,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reasond_server.eventlog.stored import sql_store as sql
-from reasond_server.eventlog.stored.postgres_clearing import notify_grown
+from reasond_server.eventlog.stored.clearing import notify_grown
 from reasond_server.eventlog.stored.rows import (
     TAKEOVER_COLUMNS,
     VERSION_COLUMN,

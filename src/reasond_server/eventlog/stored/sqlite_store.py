@@ -21,6 +21,7 @@ from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql
+from reasond_server.eventlog.stored.clearing import ClearedFile
 from reasond_server.eventlog.stored.rows import (
     HEAD_COLUMNS,
     TAKEOVER_COLUMNS,
@@ -40,7 +41,6 @@ from reasond_server.eventlog.stored.rows import (
     write_woken_body,
 )
 from reasond_server.eventlog.stored.sql_store import SqlExecutionStore, TenantRooms
-from reasond_server.eventlog.stored.sqlite_clearing import ClearedFile
 from reasond_server.storage.sqlite_memory import SqliteMemory
 from reasond_server.storage.transactions import Job, SqliteDatabase, Values, run_job
 from reasond_server.types import Execution, ExecutionState, LoggedEvent

@@ -12,10 +12,9 @@ from reasond_server.dialects.finish_reasons import (
     is_filtered,
     read_finish,
 )
-from reasond_server.dialects.logprob_forms import read_logprobs
 from reasond_server.dialects.native_calls import NativeCalls, read_failed_call, write_call
 from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
-from reasond_server.dialects.stream_forms import is_error_report
+from reasond_server.dialects.stream_forms import is_error_report, read_logprobs
 from reasond_server.dialects.usage_forms import find_usages, merge_reports, read_report
 from reasond_server.llm.model import ChatRequest, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import parse_json, parse_object, write_data_url, write_texts

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.dialects.logprob_forms import read_logprobs
+from reasond_server.dialects.stream_forms import read_logprobs
 from reasond_server.types import TokenChance
 
 

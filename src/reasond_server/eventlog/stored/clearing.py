@@ -1,4 +1,8 @@
-"""Room in a SQLite database: what has expired goes, and in a full file what has ended before its time."""
+"""Room in a database: what has expired goes, and in a full one what has ended before its time.
+
+The room of a file is its size; that of a database of PostgreSQL is what its executions hold, and its notices of changes
+are here too.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,29 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reasond_server.errors.limits import StoreFullError
+from reasond_server.eventlog.store import Change
 from reasond_server.eventlog.stored import sql_sessions
-from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S
+from reasond_server.eventlog.stored.sql_store import FORGOTTEN_KEPT_S, Database
+from reasond_server.storage.transactions import SqliteDatabase, bind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from sqlite3 import Connection
 
-    from reasond_server.storage.transactions import SqliteDatabase
-
+    from reasond_server.storage.postgres_pool import PgConnection
 
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger("reasond.executions")
-REMOVED_AT_ONCE: Final = 1000
+_REMOVED_AT_ONCE: Final = 1000
 # Above this share of `max_file_bytes` what has ended makes room before the file is full, so much of it at once.
-HIGH_SHARE: Final = 0.85
-REMOVED_SHARE: Final = 0.05
+_HIGH_SHARE: Final = 0.85
+_REMOVED_SHARE: Final = 0.05
 _TRIES: Final = 5
 _EXPIRED: Final = "SELECT tenant, execution_id FROM executions WHERE expire_time <= ? ORDER BY expire_time LIMIT ?"
 # Of the tenant that has most, so that one that fills the file takes nothing from the others.
-OLDEST_OF_LARGEST: Final = """
+_OLDEST_OF_LARGEST: Final = """
 SELECT tenant, execution_id FROM (
     SELECT tenant, execution_id, expire_time, sum(size) OVER (ORDER BY expire_time, execution_id) - size AS before
     FROM executions
@@ -51,14 +56,14 @@ class ClearedFile:
             try:
                 return await self._file.write(job, then=then)
             except StoreFullError:
-                if not await self._remove_expired(REMOVED_AT_ONCE) and not await self._remove_oldest():
+                if not await self._remove_expired(_REMOVED_AT_ONCE) and not await self._remove_oldest():
                     raise
         return await self._file.write(job, then=then)
 
     async def clear(self, *, limit: int) -> int:
         """Remove up to `limit` expired executions, or else keep some room; return how many had expired."""
         removed = await self._remove_expired(limit)
-        if not removed and await self._file.read_share() > HIGH_SHARE:
+        if not removed and await self._file.read_share() > _HIGH_SHARE:
             await self._remove_oldest()
         return removed
 
@@ -83,10 +88,10 @@ class ClearedFile:
 
     async def _remove_oldest(self) -> int:
         """Remove a twentieth of the file: what ended first of the tenant that has most; return how many executions."""
-        now, wanted = self._now().timestamp(), REMOVED_SHARE * await self._file.read_size()
+        now, wanted = self._now().timestamp(), _REMOVED_SHARE * await self._file.read_size()
 
         def job(connection: Connection) -> int:
-            names = connection.execute(OLDEST_OF_LARGEST, {"wanted": wanted, "limit": REMOVED_AT_ONCE}).fetchall()
+            names = connection.execute(_OLDEST_OF_LARGEST, {"wanted": wanted, "limit": _REMOVED_AT_ONCE}).fetchall()
             _remove(connection, names, now)
             return len(names)
 
@@ -112,3 +117,82 @@ def _has_expired(connection: Connection, now: float) -> bool:
     """Return whether an execution or a session has expired."""
     expired = connection.execute(sql_sessions.EXPIRED, {"now": now, "limit": 1}).fetchall()
     return bool(expired) or bool(connection.execute(_EXPIRED, (now, 1)).fetchall())
+
+
+CHANNEL = "reasond_executions"
+# PostgreSQL accepts 8,000 bytes in one notice; an id is assumed to take at most 128.
+_IDS_PER_NOTICE = 60
+NOTIFY = "SELECT pg_notify(:channel, :payload)"
+
+
+async def notify_grown(connection: PgConnection, names: Sequence[str]) -> None:
+    """Notify the watchers of these executions, in all processes, when the transaction commits."""
+    for payload in build_grown_notices(names):
+        await connection.execute(bind(NOTIFY), {"channel": CHANNEL, "payload": payload})
+
+
+def build_grown_notices(names: Sequence[str]) -> list[str]:
+    """Return the notices that these executions have new events."""
+    return [
+        build_notice(Change.GREW, names[start : start + _IDS_PER_NOTICE])
+        for start in range(0, len(names), _IDS_PER_NOTICE)
+    ]
+
+
+def build_notice(change: Change, names: Iterable[str]) -> str:
+    """Return the notice of a change of these executions."""
+    return " ".join((change.value, *names))
+
+
+_MEASURED_EVERY_S: Final = 30.0
+_CLEARING_TRIES: Final = 5
+_SIZE: Final = "SELECT coalesce(sum(size), 0)::bigint FROM executions"
+_FORGET_OLDEST: Final = f"""
+WITH old AS ({_OLDEST_OF_LARGEST}), gone AS (
+    DELETE FROM executions e USING old o WHERE e.tenant = o.tenant AND e.execution_id = o.execution_id
+    RETURNING e.tenant, e.execution_id
+)
+INSERT INTO forgotten (tenant, execution_id, forget_time) SELECT tenant, execution_id, :now FROM gone
+ON CONFLICT DO NOTHING RETURNING execution_id
+"""  # noqa: S608 - a constant of ours
+
+
+class ClearedDatabase:
+    """Keeps the executions of `database` below `max_bytes` together; 0 sets no bound, and nothing is measured.
+
+    The server of the database tells nobody how much room it has, and its files do not shrink with what was deleted, so
+    that the sizes of the logs are added up.
+    """
+
+    def __init__(self, *, database: Database, max_bytes: int, monotonic: Callable[[], float]) -> None:
+        self._database = database
+        self._max_bytes = max_bytes
+        self._monotonic = monotonic
+        self._fill = 0.0
+        self._until_s = 0.0
+
+    async def read_fill(self) -> float:
+        """See StoreRoom; measured every half a minute."""
+        if self._max_bytes and self._monotonic() >= self._until_s:
+            await self._measure()
+        return self._fill
+
+    async def clear(self, now: float) -> None:
+        """Remove what ended first of the tenant that has most until a fifth is free, if less than 15 % are."""
+        if not self._max_bytes:
+            return
+        for _ in range(_CLEARING_TRIES):
+            over = await self._measure() - _HIGH_SHARE
+            if over <= 0:
+                return
+            wanted = int((over + _REMOVED_SHARE) * self._max_bytes)
+            values = {"wanted": wanted, "limit": _REMOVED_AT_ONCE, "now": now}
+            removed = await self._database.change(_FORGET_OLDEST, values)
+            if not removed:
+                return
+            _log.warning("the store is full: what has ended made room", extra={"executions": len(removed)})
+
+    async def _measure(self) -> float:
+        ((size,),) = await self._database.select(_SIZE, {})
+        self._fill, self._until_s = int(size) / self._max_bytes, self._monotonic() + _MEASURED_EVERY_S
+        return self._fill

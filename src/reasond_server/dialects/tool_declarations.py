@@ -1,7 +1,8 @@
-"""JSON Schemas as clients send them."""
+"""Tools as clients declare them, and as providers accept them: their names and their JSON Schemas."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 _SCHEMAS_BY_NAME: Final = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
@@ -27,3 +28,14 @@ def drop_nulls(schema: Any, *, is_by_name: bool = False) -> Any:  # noqa: ANN401
         elif value is not None:
             kept[name] = drop_nulls(value, is_by_name=name in _SCHEMAS_BY_NAME)
     return kept
+
+
+MOST_CHARACTERS: Final = 64
+"""What OpenAI's interface accepts, and what some servers hold clients to."""
+_DIGEST: Final = 8
+
+
+def shorten_name(name: str, *, key: str = "") -> str:
+    """Return the beginning of `name` with a digest of `key`, or of the whole name, which keeps two names different."""
+    digest = hashlib.sha256((key or name).encode("utf-8", "replace")).hexdigest()[:_DIGEST]
+    return f"{name[: MOST_CHARACTERS - _DIGEST - 1]}_{digest}"

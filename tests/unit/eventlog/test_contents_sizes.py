@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from reasond_server.eventlog.sizes import estimate_size
+from reasond_server.eventlog.contents import estimate_size
 from reasond_server.eventlog.store import Record
 from reasond_server.types import (
     CustomMetrics,

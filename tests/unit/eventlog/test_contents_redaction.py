@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from reasond_server.eventlog.redaction import redact
+from reasond_server.eventlog.contents import redact
 from reasond_server.eventlog.stored.codec import decode_event, encode_event
 from reasond_server.types import (
     AnswerVotes,
