@@ -1,7 +1,7 @@
 """What events hold: their content removed for a store that must not keep any, and their size in memory.
 
 Without content, numbers, names and the outcome stay, and texts go. The declaration of a field says whether it is
-content (`types.kinds`): every text is, unless declared otherwise. Sizes are exact enough for a limit, not for accounting.
+content (`types.kinds`): every text is, unless declared otherwise. Sizes suffice for a limit, not for accounting.
 """
 
 from __future__ import annotations
