@@ -6,11 +6,9 @@ do, and every line has the ids of the RPC or run that it belongs to.
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 import re
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -129,7 +127,6 @@ _OWN: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime",
 _OWN_FIRST: Final = len(vars(logging.makeLogRecord({})))
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "traceback"})
 _HIDDEN: Final = _RESERVED | {"span_id"}
-_NEVER_AS_GIVEN: Final = _RESERVED | CONTENT_FIELDS | SECRET_FIELDS
 # The messages of the access log contain these fields. If a message contains another field's value, that may be chance.
 _TOLD: Final = frozenset({"method", "code", "http_method", "status"})
 _TO_QUOTE: Final = frozenset(" \t=\r\n\"'")
@@ -150,46 +147,12 @@ _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 def emit_line(log: logging.Logger, level: int, message: str, *args: object, fields: Mapping[str, Scalar]) -> None:
     """Log a line that every call writes, without looking up the line of code that logs it.
 
-    No record is made if only a `JsonHandler` would receive it. Other handlers of `log`, and filters, get a record as
-    usual. No name in `fields` may be an attribute of a record. Their values are plain, so that nothing looks into them.
+    No name in `fields` may be an attribute of a record.
     """
-    if not log.isEnabledFor(level):
-        return
-    handler = _find_only_handler(log, level)
-    if handler is not None and _NEVER_AS_GIVEN.isdisjoint(fields):
-        now_ms = time.time_ns() // 1_000_000
-        handler.write(
-            {
-                "time": f"{_format_second(now_ms // 1000)}.{now_ms % 1000:03}Z",
-                "level": _LEVELS.get(level) or logging.getLevelName(level).lower(),
-                "logger": log.name,
-                "message": message % args if args else message,
-                **fields,
-            }
-        )
-        return
-    record = logging.getLogRecordFactory()(log.name, level, "", 0, message, args, None)
-    record.__dict__.update(fields)
-    log.handle(record)
-
-
-def _find_only_handler(log: logging.Logger, level: int) -> JsonHandler | None:
-    """Return the `JsonHandler` if no other handler and no filter would receive a record of `log`, else None.
-
-    Called for every line, because a handler or a filter may be attached at any time. It is also None if the handler is
-    not at the end of the path of `log`, although no other may follow.
-    """
-    if log.filters or logging.getLogRecordFactory() is not logging.LogRecord or type(log) is not logging.Logger:
-        return None
-    at = log
-    while not (handlers := at.handlers):
-        if at.parent is None or not at.propagate:
-            return None
-        at = at.parent
-    only = handlers[0]
-    if len(handlers) > 1 or (at.parent is not None and at.propagate):
-        return None
-    return only if type(only) is JsonHandler and only.is_as_made and level >= only.level else None
+    if log.isEnabledFor(level):
+        record = logging.getLogRecordFactory()(log.name, level, "", 0, message, args, None)
+        record.__dict__.update(fields)
+        log.handle(record)
 
 
 class LineFormatter(logging.Formatter):
@@ -225,58 +188,10 @@ class _QuietHandler(logging.StreamHandler[TextIO]):
         """Drop `record`; printing a traceback would fail the same way."""
 
 
-class JsonHandler(_QuietHandler):
-    """Writes a JSON object for each record, and for each event that is logged without a record."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self._as_made = build_json_formatter()
-        self.setFormatter(self._as_made)
-        buffer = getattr(stream, "buffer", None)
-        is_utf8 = (stream.encoding or "").lower().replace("_", "-") in {"utf-8", "utf8"}
-        # If the text stream would only encode the line, the line is written to its buffer directly.
-        self._bytes = buffer if is_utf8 and isinstance(buffer, io.BufferedWriter) else None
-        self._stream_of_bytes = stream
-
-    @property
-    def is_as_made(self) -> bool:
-        """Whether the handler still has its own formatter and no filter."""
-        return self.formatter is self._as_made and not self.filters
-
-    def write(self, event: Fields) -> None:
-        """Write `event`, of plain values, at once: with the ids of the current RPC or run and without secrets."""
-        try:
-            scope = current()
-            if scope is not None:
-                scope.add_to(event)
-            line = _write_plain(event)
-            lock = self.lock
-            if lock is None or self._bytes is None or self.stream is not self._stream_of_bytes:
-                self._write_text(line.decode())
-                return
-            with lock:
-                self._bytes.write(line + b"\n")
-                self._bytes.flush()
-        except Exception:  # noqa: BLE001 - as in logging: a line that cannot be written must not fail the call
-            return
-
-    def _write_text(self, line: str) -> None:
-        self.acquire()
-        try:
-            self.stream.write(line + self.terminator)
-            self.flush()
-        finally:
-            self.release()
-
-
 def configure(stream: TextIO, *, is_human: bool, level: int = logging.INFO, has_colors: bool = False) -> None:
     """Send all log records of the process only to `stream`; call this once, before the server starts."""
-    handler: logging.Handler
-    if is_human:
-        handler = _QuietHandler(stream)
-        handler.setFormatter(build_human_formatter(has_colors=has_colors))
-    else:
-        handler = JsonHandler(stream)
+    handler = _QuietHandler(stream)
+    handler.setFormatter(build_human_formatter(has_colors=has_colors) if is_human else build_json_formatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
