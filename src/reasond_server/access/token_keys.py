@@ -48,11 +48,9 @@ class JwksFetcher(Protocol):
         Raises:
             JwksFetchError: the document cannot be fetched.
         """
-        ...
 
     async def aclose(self) -> None:
         """Close connections."""
-        ...
 
 
 class HttpJwksFetcher:
@@ -275,7 +273,6 @@ class KeySource(Protocol):
         Raises:
             TokenInvalidError: the keys are not available at present.
         """
-        ...
 
 
 class StaticKeys:

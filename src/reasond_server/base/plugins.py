@@ -43,7 +43,6 @@ class Plugin(Protocol):
     @property
     def name(self) -> str:
         """The name, which is that of its entry point: configuration uses the one and results the other."""
-        ...
 
 
 PluginT = TypeVar("PluginT", bound=Plugin)

@@ -213,7 +213,6 @@ class AnswerCheck(Protocol):
 
     async def __call__(self, *, answer: str) -> ProgramResult:
         """Run it with `answer` in its file answer.txt."""
-        ...
 
 
 @value

@@ -95,7 +95,6 @@ class Judge(Protocol):
 
     async def __call__(self, item: Item, answer: str) -> Grade:
         """Return the verdict; a judgement that cannot be read is a note and not right."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)

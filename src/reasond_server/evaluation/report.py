@@ -135,10 +135,6 @@ class EvalReport:
     items: Sequence[Item]
     wanted: int
 
-    def find_row(self, way: str) -> Row:
-        """Return the row of that way."""
-        return next(row for row in self.rows if row.way == way)
-
 
 def build_report(
     items: Sequence[Item], ways: Sequence[StrategySetup], trials: Sequence[Trial], *, wanted: int

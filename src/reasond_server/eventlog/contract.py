@@ -175,10 +175,6 @@ class Watchers:
         """Call `notify` for each change of the execution while the context lasts."""
         return _Watch(self._callbacks, execution_id, notify)
 
-    def has_watcher(self, execution_id: str) -> bool:
-        """Whether the execution has a watcher."""
-        return execution_id in self._callbacks
-
     def notify(self, execution_ids: Iterable[str], change: Change) -> None:
         """Notify the watchers of the executions."""
         for execution_id in execution_ids:

@@ -39,23 +39,18 @@ class LeasedRuns(Protocol):
 
     def read_fences(self) -> Mapping[str, int]:
         """Return the fence of each log that this process writes, by execution id."""
-        ...
 
     def prolong(self, fences: Mapping[str, int], since_s: float) -> None:
         """Record that a request that began at `since_s` renewed the leases of `fences`."""
-        ...
 
     def lose(self, execution_id: str) -> None:
         """Leave an execution that another process has taken over."""
-        ...
 
     def cancel(self, execution_id: str) -> None:
         """Stop an execution whose cancellation was requested."""
-        ...
 
     def keep(self, execution_id: str) -> None:
         """Let an execution run although it has no subscriber."""
-        ...
 
 
 class RecoveryHandler(Protocol):
@@ -63,11 +58,9 @@ class RecoveryHandler(Protocol):
 
     def count_room(self) -> int:
         """Return how many executions may be taken over now."""
-        ...
 
     def adopt(self, recovery: Recovery, since_s: float) -> None:
         """Resume an execution that was taken over by a request that began at `since_s`."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)

@@ -21,17 +21,14 @@ class Subscriber(Protocol):
     @property
     def wants_deltas(self) -> bool:
         """Whether it receives text."""
-        ...
 
     def notify_growth(self) -> None:
         """Signal that the log has new events."""
-        ...
 
     def add_text(
         self, iteration_index: int, text: str, *, after_sequence: int, place: AnswerPlace | None = None
     ) -> None:
         """Add text of a step, written after this event of the log; `place` as in `TextDelta`."""
-        ...
 
 
 class SilentSubscriber:
@@ -53,7 +50,6 @@ class Flushable(Protocol):
 
     def flush(self) -> None:
         """Deliver what waits."""
-        ...
 
 
 class FlushTimer:

@@ -225,11 +225,9 @@ class SessionStore(Protocol):
         Raises:
             SessionNotFoundError: there is none for this tenant.
         """
-        ...
 
     async def page(self, tenant: str, *, size: int, before: tuple[float, str] | None) -> Sequence[Session]:
         """Return up to `size` sessions, latest update first, that follow `before` (update time in seconds, id)."""
-        ...
 
     async def delete(self, tenant: str, session_id: str) -> None:
         """Delete the session, its executions with their content, and their request ids.
@@ -238,11 +236,9 @@ class SessionStore(Protocol):
             SessionNotFoundError: there is none for this tenant.
             TurnLeasedError: one of its executions is open.
         """
-        ...
 
     async def count_suspended(self, kind: str) -> int:
         """Return how many executions of this kind of work are suspended now, of all tenants and in no session too."""
-        ...
 
 
 class StoreRoom(Protocol):
@@ -256,11 +252,9 @@ class StoreRoom(Protocol):
         Raises:
             TenantQuotaError: the quota of the tenant is used up.
         """
-        ...
 
     async def read_fill(self) -> float:
         """Return the share of the store that is taken by what cannot make room: 0 to about 1, and 0 if unknown."""
-        ...
 
 
 class ExecutionStore(Protocol):
@@ -281,23 +275,19 @@ class ExecutionStore(Protocol):
     @property
     def is_durable(self) -> bool:
         """Whether another process, at the same time or later, can resume what one process leaves in the store."""
-        ...
 
     @property
     def is_shared(self) -> bool:
         """Whether another process can take over the running executions of this one while both are alive."""
-        ...
 
     async def find_claim(self, tenant: str, request_id: str) -> Claim | None:
         """Return the claim on the request id; None if there is none."""
-        ...
 
     async def read_checkpoint(self, tenant: str, execution_id: str, *, with_records: bool = True) -> Checkpoint:
         """Return the plan and, unless they are left out, the records of an execution, running or ended.
 
         The plan is empty if it was dropped. Raises as `find`.
         """
-        ...
 
     async def create(
         self,
@@ -324,14 +314,12 @@ class ExecutionStore(Protocol):
             TurnLeasedError: another execution of the session is open; its metadata name both.
             EtagMismatchError: the session does not have the revision `if_revision`.
         """
-        ...
 
     async def release(self, tenant: str, execution_id: str) -> None:
         """Release the request id of the execution for another one; the execution stays. Raises as `find`.
 
         If it is still open, it leaves its session, which is then free for another one.
         """
-        ...
 
     async def append(self, batch: Sequence[Append]) -> Sequence[ReasondError | None]:
         """Append in one transaction; return for each part of `batch` None, or the error that refuses it.
@@ -346,7 +334,6 @@ class ExecutionStore(Protocol):
         A refused part changes nothing and does not affect the other parts. If a part is already the last append of its
         log, it is accepted without effect: a call whose answer was lost may be repeated.
         """
-        ...
 
     async def find(self, tenant: str, execution_id: str) -> Execution:
         """Return the execution.
@@ -355,30 +342,25 @@ class ExecutionStore(Protocol):
             ExecutionNotFoundError: there is none for this tenant.
             CursorExpiredError: there was one, but it is no longer kept.
         """
-        ...
 
     async def read(
         self, tenant: str, execution_id: str, *, after: int = 0, limit: int | None = None
     ) -> Sequence[LoggedEvent]:
         """Return up to `limit` events with a sequence above `after`, in order. Raises as `find`."""
-        ...
 
     async def page(
         self, tenant: str, wanted: ExecutionFilter, *, size: int, before: tuple[float, str] | None
     ) -> Sequence[Execution]:
         """Return up to `size` executions, newest first, that follow `before` (create time in seconds, id)."""
-        ...
 
     async def delete(self, tenant: str, execution_id: str) -> None:
         """Delete the execution, its content and its request id. Raises as `find`."""
-        ...
 
     async def renew(self, lease: Lease, fences: Mapping[str, int]) -> Renewal:
         """Renew the leases of `lease.owner` on the executions in `fences` (id to fence).
 
         With `lease.seconds` 0 the leases are released: the next `recover` finds the executions.
         """
-        ...
 
     async def recover(self, lease: Lease, *, limit: int) -> Sequence[Recovery]:
         """Take over up to `limit` executions that no process writes, and raise their fences.
@@ -388,7 +370,6 @@ class ExecutionStore(Protocol):
         returned at first, so that a process of that release can take it; one that cannot be read is returned with its
         `damage`.
         """
-        ...
 
     async def wake(
         self, lease: Lease, tenant: str, execution_id: str, *, event: LoggedEvent | None = None
@@ -405,18 +386,15 @@ class ExecutionStore(Protocol):
         Raises:
             StoreFullError: the log, or its tenant, has no room for `event`; nothing was changed.
         """
-        ...
 
     async def request_cancel(self, tenant: str, execution_id: str) -> None:
         """Ask the execution's writer, in any process, to stop it. Raises as `find`.
 
         A suspended execution has no writer: the next `recover` of any process returns it.
         """
-        ...
 
     async def request_keep(self, tenant: str, execution_id: str) -> None:
         """Let the execution run without subscribers, also after another process takes it over. Raises as `find`."""
-        ...
 
     async def announce(self, tenant: str, execution_id: str) -> None:
         """Notify the execution's watchers, in all processes, that it has a subscriber (Change.FOLLOWED).
@@ -424,22 +402,18 @@ class ExecutionStore(Protocol):
         Nothing is written, and a notice may be lost; therefore subscribers announce themselves repeatedly. Does nothing
         if this tenant has no such execution.
         """
-        ...
 
     async def forget(self, *, limit: int) -> int:
         """Remove up to `limit` executions whose `expire_time` has passed; return how many were removed.
 
         Up to `limit` sessions whose `expire_time` has passed, and that have no open execution, are removed as well.
         """
-        ...
 
     def watch(self, execution_id: str, notify: Callable[[Change], None]) -> AbstractContextManager[None]:
         """Call `notify` on the event loop for every change of the execution by any process.
 
         If the connection to the store was lost, GREW is reported once it is back, whatever the changes were.
         """
-        ...
 
     async def aclose(self) -> None:
         """Close connections and files; no method may be called afterwards."""
-        ...

@@ -98,11 +98,9 @@ class Timers(Protocol):
 
     def time(self) -> float:
         """Return the time on its clock."""
-        ...
 
     def call_at(self, when: float, callback: Callable[[], object], /) -> asyncio.TimerHandle:
         """Call `callback` when the clock says `when`."""
-        ...
 
 
 class StallWatch:

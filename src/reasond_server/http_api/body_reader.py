@@ -34,7 +34,6 @@ class HeaderGate(Protocol):
 
     async def recognise_caller(self, exchange: Exchange) -> bool:
         """Return whether the headers have a valid token; raise an AccessError if they have an invalid one."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -79,7 +79,6 @@ class Closable(Protocol):
 
     def evict(self) -> None:
         """Close the connection at once, whatever it does."""
-        ...
 
 
 class ConnectionCap:

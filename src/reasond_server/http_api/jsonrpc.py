@@ -56,11 +56,9 @@ class Handler(Protocol):
 
     def call(self, method: str, params: RpcParams) -> Awaitable[Mapping[str, Any]]:
         """Call `method`; return the one member of its answer, `{"result": ...}` or `{"error": {...}}`."""
-        ...
 
     def refuse(self, error: ReasondError) -> Mapping[str, Any]:
         """Return the error object for `error`."""
-        ...
 
 
 async def dispatch(body: bytes | bytearray, handler: Handler, *, max_batch: int = MAX_BATCH) -> bytes | None:

@@ -60,14 +60,12 @@ class TokenLedger(Protocol):
         Raises:
             TokenBudgetExhaustedError: fewer than `least` are left. The error has the time to wait if waiting helps.
         """
-        ...
 
     async def settle(self, reservation: Reservation, *, used: int) -> float | None:
         """Return unused tokens, or charge those used beyond the reservation; a second settlement changes nothing.
 
         Return the share that is left of the tokens of a day; None if it is unknown, or there is no such limit.
         """
-        ...
 
 
 @value

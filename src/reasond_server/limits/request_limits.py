@@ -52,7 +52,6 @@ class RequestRates(Protocol):
 
     async def count(self, caller: str, *, weight: int) -> Denial | None:
         """Count a request of `weight`; return a denial instead if it would exceed a limit."""
-        ...
 
 
 class Slots(Protocol):
@@ -61,19 +60,15 @@ class Slots(Protocol):
     @property
     def most(self) -> int:
         """The number of slots of each caller."""
-        ...
 
     async def take(self, caller: str, slot: str) -> bool:
         """Take a slot under the name `slot`; return whether one was free."""
-        ...
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
         """Release the slot; a second release does nothing. Return a cleanup to await, or None if there is none."""
-        ...
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
         """Take `slot` in place of the slots `earlier`, at least one name; this never fails for lack of a slot."""
-        ...
 
 
 class MemorySlots:
@@ -115,15 +110,12 @@ class RequestAdmission(Protocol):
 
     async def admit(self, caller: str, slot: str, *, weight: int) -> Denial | None:
         """Take a slot under the name `slot` (none if empty) and count `weight`; return a denial if refused."""
-        ...
 
     def release(self, caller: str, slot: str) -> Cleanup | None:
         """See Slots."""
-        ...
 
     async def move(self, caller: str, slot: str, *, earlier: Sequence[str]) -> None:
         """See Slots."""
-        ...
 
 
 class DirectAdmission:

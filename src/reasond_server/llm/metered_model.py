@@ -77,7 +77,6 @@ class TokenReservation(Protocol):
     @property
     def tokens(self) -> int:
         """Number of reserved tokens."""
-        ...
 
 
 class TokenAccount(Protocol):
@@ -89,11 +88,9 @@ class TokenAccount(Protocol):
         Raises:
             TokenBudgetExhaustedError: fewer than `least` tokens are left.
         """
-        ...
 
     async def settle(self, reservation: Any, *, used: int) -> None:  # noqa: ANN401 - what `reserve` returned
         """Release the unused tokens of a reservation; a second call has no effect."""
-        ...
 
 
 @value

@@ -168,23 +168,18 @@ class TokenCounter(Protocol):
     @property
     def is_exact(self) -> bool:
         """Whether the counts are the model's own; otherwise they are upper estimates."""
-        ...
 
     def count_text(self, text: str) -> int:
         """Return the tokens of `text` alone."""
-        ...
 
     def count_prompt(self, messages: Sequence[Message]) -> int:
         """Return the input tokens of a call with `messages`, the template's overhead included."""
-        ...
 
     def head(self, text: str, tokens: int) -> str:
         """Return the longest prefix of `text` with at most `tokens` tokens."""
-        ...
 
     def tail(self, text: str, tokens: int) -> str:
         """Return the longest suffix of `text` with at most `tokens` tokens."""
-        ...
 
 
 class ChatModel(Protocol):
@@ -193,35 +188,28 @@ class ChatModel(Protocol):
     @property
     def name(self) -> str:
         """Name of the model in results."""
-        ...
 
     @property
     def warnings(self) -> Sequence[str]:
         """Warnings for every result of this model; usually empty."""
-        ...
 
     @property
     def context_window(self) -> int | None:
         """Most tokens of prompt and output together; None if unknown."""
-        ...
 
     @property
     def has_native_tools(self) -> bool:
         """Whether calls may have `tools`; other models find the tools in the prompt and write calls in their text."""
-        ...
 
     @property
     def counter(self) -> TokenCounter:
         """Counts this model's tokens."""
-        ...
 
     async def count_exactly(self, messages: Sequence[Message]) -> int | None:
         """Return the server's count of the input tokens of a call with `messages`; None if it does not count."""
-        ...
 
     async def aclose(self) -> None:
         """Close connections; the model must not be used afterwards."""
-        ...
 
     def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Call the model; closing the generator frees the model.
@@ -229,7 +217,6 @@ class ChatModel(Protocol):
         Raises:
             ModelError: one of its subclasses; never after `Finished`.
         """
-        ...
 
 
 def find_image_tokens(model: ChatModel) -> int:

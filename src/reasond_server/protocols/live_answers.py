@@ -65,15 +65,12 @@ class AnswerFrames(Protocol):
 
     def think(self, text: str) -> Iterator[bytes]:
         """Yield a piece of thinking."""
-        ...
 
     def end_thinking(self) -> Iterator[bytes]:
         """Yield the end of the thinking, if some is open."""
-        ...
 
     def say(self, text: str, *, is_whole: bool = True) -> Iterator[bytes]:
         """Yield a piece of the answer, which ends the thinking; `is_whole` with the last one."""
-        ...
 
 
 class AnswerTeller:

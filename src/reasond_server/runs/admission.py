@@ -18,7 +18,6 @@ class Releasable(Protocol):
 
     def release(self) -> None:
         """Release it; a second call does nothing."""
-        ...
 
 
 class Place:

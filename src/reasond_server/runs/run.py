@@ -249,15 +249,12 @@ class Work(Protocol):
     @property
     def obstacle(self) -> str:
         """Why no other process could resume it, in words for the caller; empty if one can."""
-        ...
 
     def describe(self) -> Json:
         """Return what another process needs besides the request to restore it."""
-        ...
 
     def begin(self, run: Run) -> Event:
         """Return the first event of the log."""
-        ...
 
     async def work(self, run: Run) -> None:
         """Do the work: append events, then report the end (`Run.report_end`) or suspend, and clean up.
@@ -268,11 +265,9 @@ class Work(Protocol):
         Raises:
             ReasondError: the work failed.
         """
-        ...
 
     def conclude(self, run: Run, ending: RunEnding) -> LastEvent:
         """Return the last event of the log."""
-        ...
 
     def leave(self, run: Run) -> None:
         """Report this life to the observer of its kind, once it is over in this process; quick, and never raises.
@@ -280,7 +275,6 @@ class Work(Protocol):
         It is the last call. What refers to `run` is dropped, because reference cycles stay in memory until a garbage
         collection, which is rare.
         """
-        ...
 
 
 @dataclass(eq=False, kw_only=True)

@@ -163,19 +163,15 @@ class WorkKind(Protocol):
         Raises:
             PlanError: it cannot be resumed.
         """
-        ...
 
     def shape_delta(self, delta: TextDelta, run: Run | None) -> TextDelta:
         """Return the text as followers of this kind get it; `run` is None if it is not active in this process."""
-        ...
 
     def is_pause(self, event: Event) -> bool:
         """Return whether `event` suspends an execution: the time until the next event is not its working time."""
-        ...
 
     def write_off(self, recovery: Recovery, failure: ExecutionFailure, *, warnings: Sequence[str]) -> Sequence[Event]:
         """Return the events that end a log as FAILED if it cannot be resumed, with the first event if it is missing."""
-        ...
 
 
 @value

@@ -63,11 +63,9 @@ class RecordSink(Protocol):
 
     async def wait_for_room(self) -> None:
         """Wait while too many entries wait for a commit."""
-        ...
 
     async def flush(self) -> None:
         """Wait until all appended entries are committed."""
-        ...
 
 
 class RunJournal:

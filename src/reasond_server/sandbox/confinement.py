@@ -46,11 +46,9 @@ class Confiner(Protocol):
         Raises:
             SandboxFailedError: the level cannot hold such a job.
         """
-        ...
 
     def place(self, job: Job, private: Path) -> tuple[str, str]:
         """Return the paths of workspace and temporary folder as the job sees them."""
-        ...
 
 
 class Bubblewrap:

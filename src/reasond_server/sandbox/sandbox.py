@@ -119,7 +119,6 @@ class Sandbox(Protocol):
     @property
     def level(self) -> SandboxLevel:
         """What holds the jobs; OFF if none can be run."""
-        ...
 
     async def run(self, job: Job) -> JobOutcome:
         """Run a job to its end. When it is cancelled, all processes of the job are ended before it returns.
@@ -127,7 +126,6 @@ class Sandbox(Protocol):
         Raises:
             SandboxFailedError: the sandbox could not run it.
         """
-        ...
 
 
 class SourceTree(Protocol):
@@ -141,11 +139,9 @@ class SourceTree(Protocol):
         Unchanged files are hard links to the tree, which jobs cannot write; with `is_writable` they are copies. The
         folder is removed at the end.
         """
-        ...
 
     async def remove(self) -> None:
         """Remove the tree from the disk."""
-        ...
 
 
 class Workspaces(Protocol):
@@ -154,7 +150,6 @@ class Workspaces(Protocol):
     @property
     def private(self) -> Path:
         """A folder in the same place for temporary files of the server, which no job reaches."""
-        ...
 
     async def write_tree(self, files: Sequence[SourceFile]) -> SourceTree:
         """Write the files of a snapshot to the disk.
@@ -162,4 +157,3 @@ class Workspaces(Protocol):
         Raises:
             SandboxFailedError: the disk refused it.
         """
-        ...

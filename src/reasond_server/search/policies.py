@@ -92,14 +92,12 @@ class SelectionPolicy(Protocol[PayloadT]):
 
     def choose(self) -> Sequence[Choice[PayloadT]]:
         """Return the nodes to expand next, in order; empty when the tree is exhausted."""
-        ...
 
     def settle(self, chosen: Sequence[Choice[PayloadT]], expansions: Sequence[Expansion[PayloadT]]) -> Collection[str]:
         """Record the `expansions` of `chosen` and return the ids of the new nodes that are pruned.
 
         A chosen node without an expansion was not expanded because the budget did not cover it.
         """
-        ...
 
 
 def rank(node: Node[PayloadT], *, seed: int | None) -> tuple[float, str, int]:

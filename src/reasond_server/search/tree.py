@@ -107,11 +107,9 @@ class Proposer(Protocol[PayloadT]):
 
     def bound_cost(self, node: Node[PayloadT], *, count: int) -> Cost:
         """Return the worst case of `propose`."""
-        ...
 
     async def propose(self, node: Node[PayloadT], *, count: int) -> Proposals[PayloadT]:
         """Return at most `count` candidates below `node`."""
-        ...
 
 
 class Evaluator(Protocol[PayloadT]):
@@ -119,15 +117,12 @@ class Evaluator(Protocol[PayloadT]):
 
     def bound_cost(self, parent: Node[PayloadT], *, count: int) -> Cost:
         """Return the worst case of judging `count` candidates below `parent`, over all their batches."""
-        ...
 
     def divide(self, candidates: Sequence[Candidate[PayloadT]]) -> Sequence[Sequence[Candidate[PayloadT]]]:
         """Divide the candidates of one parent, in order, into batches; each batch is judged in one call."""
-        ...
 
     async def judge(self, parent: Node[PayloadT], batch: Sequence[Candidate[PayloadT]]) -> Judgement:
         """Return a verdict on each candidate of one batch. May raise the same errors as `Proposer.propose`."""
-        ...
 
 
 def compute_content_key(*texts: str) -> str:

@@ -46,15 +46,12 @@ class Transactions(Protocol):
 
     async def select(self, statement: str, values: Values) -> Rows:
         """Return the rows that a query finds."""
-        ...
 
     async def change(self, begin: Callable[[], Job[ResultT]], *, repeats: bool = True) -> ResultT:
         """Run a job in a transaction; it is begun again if the connection is lost, unless `repeats` is false."""
-        ...
 
     async def erase(self) -> None:
         """Overwrite what was deleted, where the database can."""
-        ...
 
 
 class SqliteDatabase(Protocol):
@@ -67,31 +64,24 @@ class SqliteDatabase(Protocol):
             StoreFullError: the disk is full, or the bound of the database is reached.
             StoreUnavailableError: the database cannot be reached.
         """
-        ...
 
     async def read(self, job: Callable[[Connection], ResultT]) -> ResultT:
         """Run `job`, which only reads, in its own transaction. Raises StoreUnavailableError as `write`."""
-        ...
 
     async def read_size(self) -> int:
         """Return the bytes that are in use."""
-        ...
 
     async def read_share(self) -> float:
         """Return the share of the bound of the database that is in use; 0 without a bound."""
-        ...
 
     async def read_share_of_disk(self) -> float:
         """Return the share that the database has of itself and of what is free on its disk; 0 in memory."""
-        ...
 
     async def erase(self) -> None:
         """Overwrite what was deleted."""
-        ...
 
     async def aclose(self) -> None:
         """Wait for running jobs, and close the database."""
-        ...
 
 
 class SqliteTransactions:

@@ -149,12 +149,10 @@ class Effect(Protocol):
     @property
     def recorded(self) -> str | None:
         """The body of `complete` before the run was resumed; None if the effect must be done now."""
-        ...
 
     @property
     def idempotency_key(self) -> str:
         """The idempotency key for another system; it is the same after a resume."""
-        ...
 
     async def __aenter__(self) -> Self:
         """Record that the effect begins, unless it is completed.
@@ -162,15 +160,12 @@ class Effect(Protocol):
         Raises:
             ToolOutcomeUnknownError: the effect was begun before the run was resumed, and is not idempotent.
         """
-        ...
 
     async def __aexit__(self, *_: object) -> None:
         """Do nothing: the record stays as it is."""
-        ...
 
     async def complete(self, body: str) -> None:
         """Record `body`, a JSON text, as the result; return after the commit."""
-        ...
 
 
 class EffectSource(Protocol):
@@ -178,7 +173,6 @@ class EffectSource(Protocol):
 
     def begin(self, kind: str, digest: str, *, is_idempotent: bool) -> Effect:
         """See `RunContext.effect`."""
-        ...
 
 
 class PlainEffect:

@@ -101,7 +101,6 @@ class SpanScope(Protocol):
 
     def open(self) -> OpenSpan:
         """Return the span that is open now."""
-        ...
 
 
 class OpenSpan:

@@ -299,15 +299,12 @@ class ToolServer(Protocol):
     @property
     def tools(self) -> Sequence[Tool]:
         """The tools that are known now."""
-        ...
 
     async def start(self) -> None:
         """Connect and keep connected; return when the tools are known or the time-out has passed."""
-        ...
 
     async def aclose(self) -> None:
         """Disconnect."""
-        ...
 
 
 class Tools:

@@ -38,7 +38,6 @@ class ProgramRunner(Protocol):
     @property
     def is_available(self) -> bool:
         """Whether programs can be run at all."""
-        ...
 
     async def run(self, source: str, *, material: str = "", answer: str = "", most_s: float) -> ProgramResult:
         """Run a Python program and return how it ended.
@@ -49,7 +48,6 @@ class ProgramRunner(Protocol):
         Raises:
             SandboxUnavailableError: it could not be run; says nothing about the program.
         """
-        ...
 
 
 class NoPrograms:

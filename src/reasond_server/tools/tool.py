@@ -76,22 +76,18 @@ class Tool(Protocol):
     @property
     def name(self) -> str:
         """The name by which models call it; it matches `TOOL_NAME`."""
-        ...
 
     @property
     def description(self) -> str:
         """One or two sentences for the model: what the tool does and when to use it."""
-        ...
 
     @property
     def parameters(self) -> Json:
         """JSON Schema of the arguments; its type is object."""
-        ...
 
     @property
     def timeout_s(self) -> float | None:
         """Seconds that one call may take; None means the operator's `[tools] timeout_s`."""
-        ...
 
     @property
     def max_output_bytes(self) -> int | None:
@@ -99,7 +95,6 @@ class Tool(Protocol):
 
         None means the operator's `[tools] max_kept_bytes`, which also bounds any other value.
         """
-        ...
 
     @property
     def is_idempotent(self) -> bool:
@@ -107,11 +102,9 @@ class Tool(Protocol):
 
         Only a call of such a tool is repeated if a crash leaves its outcome unknown.
         """
-        ...
 
     def violations(self, arguments: Json) -> Sequence[Violation]:
         """Return the violations in `arguments`; `invoke` is called only if there are none."""
-        ...
 
     async def invoke(self, arguments: Json, context: ToolContext) -> object:
         """Do the work with `arguments`, which have no violations, and return a value that JSON can hold.
@@ -121,7 +114,6 @@ class Tool(Protocol):
             ToolFailedError: the work could not be done; the text is for the model.
             Exception: any other error is logged, and the model learns only that the tool failed.
         """
-        ...
 
 
 class ToolArguments(BaseModel):
@@ -182,7 +174,6 @@ class Toolbox(Protocol):
     @property
     def specs(self) -> Sequence[ToolSpec]:
         """The specifications of the tools that the run may call, ordered by name; empty if it may call none."""
-        ...
 
     async def call(self, call: ToolCall) -> ToolResult:
         """Execute `call` and return its result, even if the tool failed, is unknown or took too long.
@@ -191,15 +182,12 @@ class Toolbox(Protocol):
             TokenBudgetExhaustedError: the budget allows no further tool call.
             ToolOutcomeUnknownError: a process died during this call, and it may not be repeated.
         """
-        ...
 
     def is_idempotent(self, name: str) -> bool:
         """Return whether two calls of `name` have the same effect as one; False for an unknown tool."""
-        ...
 
     def restore(self, call: ToolCall, result: ToolResult) -> None:
         """Count a call that the run made before it was resumed, and keep its result for reading."""
-        ...
 
 
 class KeyedToolbox(Toolbox, Protocol):
@@ -207,7 +195,6 @@ class KeyedToolbox(Toolbox, Protocol):
 
     async def call(self, call: ToolCall, *, idempotency_key: str = "") -> ToolResult:
         """Execute `call` as `Toolbox.call` does; a repeated call gives the tool the same `idempotency_key`."""
-        ...
 
 
 class ToolSource(Protocol):
@@ -221,7 +208,6 @@ class ToolSource(Protocol):
         The run may make at most `max_calls` calls; None means no limit. With `keeps_whole` results are returned whole,
         and the run shortens them itself.
         """
-        ...
 
 
 class _NoTools:

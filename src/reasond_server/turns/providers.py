@@ -49,11 +49,9 @@ class ContextProvider(Protocol):
         A pure function, without input or output: after a crash another process calls it again with the same events.
         `state` must not be changed. It is a JSON object, and empty before the first event of the session.
         """
-        ...
 
     def render(self, state: Json, goal: ContextGoal) -> str:
         """Return the text for a model call with `goal`; empty for none. The same arguments give the same text."""
-        ...
 
 
 @value

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolResult
     from reasond_server.types.turns import ClientTool, ContextBlock, Decision, ResultPart, TurnReentry, TurnStart
 
-MAX_ID_CHARACTERS: Final = 128
 MAX_BLOCKS: Final = 64
 MAX_BLOCK_NAME_CHARACTERS: Final = 64
 MAX_BLOCK_CHARACTERS: Final = 100_000

@@ -118,12 +118,10 @@ class Packer(Protocol):
     @property
     def name(self) -> str:
         """The endpoint."""
-        ...
 
     @property
     def lanes(self) -> int:
         """How many send at the same time, so that a slow receiver among several holds up some of the others only."""
-        ...
 
     async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
         """Return what is sent `now`; None for nothing.
@@ -131,4 +129,3 @@ class Packer(Protocol):
         Raises:
             ReasondError: it cannot be made now.
         """
-        ...

@@ -152,17 +152,14 @@ class Database(Protocol):
 
     async def select(self, statement: str, values: Mapping[str, object]) -> Sequence[Sequence[Any]]:
         """Return the rows that `statement` finds."""
-        ...
 
     async def change(
         self, statement: str, values: Mapping[str, object], change: Change | None = None
     ) -> Sequence[Sequence[Any]]:
         """Run `statement`, which returns execution ids, in a transaction; notify their watchers of `change`."""
-        ...
 
     async def remove(self, begin: Callable[[], Job[Sequence[str]]]) -> None:
         """Run a job that removes executions, and returns their ids, in a transaction; notify their watchers."""
-        ...
 
 
 def build_creation(

@@ -28,7 +28,6 @@ class Learner(Protocol):
 
     def learn(self, messages: Sequence[Message], reported: int) -> None:
         """Correct the counts: the server reports that a prompt of `messages` had `reported` tokens."""
-        ...
 
 
 @runtime_checkable
@@ -40,11 +39,9 @@ class Forkable(Learner, Protocol):
 
     def fork(self) -> TokenCounter:
         """Return a copy that learns on its own and passes its reports on to this counter."""
-        ...
 
     def snapshot(self) -> Json:
         """Return what was learnt so far, as JSON. The snapshot and the kind of the counter determine every count."""
-        ...
 
     def restore(self, snapshot: Json) -> None:
         """Replace what was learnt with `snapshot`; the counter that this one was forked from does not change.
@@ -52,7 +49,6 @@ class Forkable(Learner, Protocol):
         Raises:
             InternalError: `snapshot` is not of a counter of this kind; nothing is changed.
         """
-        ...
 
 
 def can_learn(counter: TokenCounter) -> TypeGuard[Learner]:

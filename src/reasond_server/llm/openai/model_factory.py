@@ -145,7 +145,6 @@ class CountTransport(Protocol):
 
     async def post_json(self, path: str, body: dict[str, Any], *, timeout_s: float = 10.0) -> Any:  # noqa: ANN401 - JSON
         """Send `body` to `path`, relative to the server's root, and return the JSON answer."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)

@@ -73,23 +73,19 @@ class Decoder(Protocol):
             UpstreamReportError: the event is an error report of the server.
             ModelProtocolError: the event breaks the protocol.
         """
-        ...
 
     def flush(self) -> Sequence[Text | ReasoningText | ToolCall]:
         """Return the text that was held back when the answer ended, and calls that came after its finish reason.
 
         Incomplete tool calls are dropped.
         """
-        ...
 
     @property
     def held_characters(self) -> int:
         """Characters of tool calls received, held back or not; it never decreases, so it shows progress."""
-        ...
 
     def find_end(self) -> AnswerEnd:
         """Return what the server reported about the end."""
-        ...
 
 
 class WireProtocol(Protocol):
@@ -98,15 +94,12 @@ class WireProtocol(Protocol):
     @property
     def path(self) -> str:
         """Path of calls, such as `chat/completions`."""
-        ...
 
     def build_body(self, request: ChatRequest, options: BackendOptions) -> Body:
         """Return the body of `request`, without parameters that the profile of `options` does not support."""
-        ...
 
     def build_decoder(self, options: BackendOptions, *, max_tokens: int = 0) -> Decoder:
         """Return a reader for one answer, which was limited to `max_tokens` (0: unknown)."""
-        ...
 
 
 def split_content(reader: MarkReader, text: str) -> list[Text | ReasoningText]:

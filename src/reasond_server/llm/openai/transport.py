@@ -40,7 +40,6 @@ class Upstream(Protocol):
     @property
     def headers(self) -> Mapping[str, str]:
         """Headers of the answer; the keys are names in lower case."""
-        ...
 
     async def read(self, *, granted: Callable[[], int] = int) -> bytes:
         """Wait for bytes of the body and return them; empty at its end.
@@ -51,11 +50,9 @@ class Upstream(Protocol):
         Raises:
             UpstreamFaultError: the connection broke, or the body exceeds its limit.
         """
-        ...
 
     async def aclose(self) -> None:
         """Close the answer; if the server is still writing, its connection ends at once."""
-        ...
 
 
 class OpenAITransport:

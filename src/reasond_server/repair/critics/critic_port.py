@@ -41,7 +41,6 @@ class Critic(Protocol):
         `files` are those of the snapshot by path. It is also called with the original contents as `changes`: what it
         finds there already does not count against a candidate. The same arguments give the same findings.
         """
-        ...
 
 
 def require_critic(critic: object) -> Critic:

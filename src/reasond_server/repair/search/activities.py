@@ -108,46 +108,36 @@ class RepairActivities(Protocol):
     @property
     def warnings(self) -> Sequence[str]:
         """What the caller should know of what the critics did so far."""
-        ...
 
     @property
     def checks_run(self) -> int:
         """Runs of checks so far, those of earlier lives included."""
-        ...
 
     @property
     def check_cpu_s(self) -> float:
         """The processor time of the checks in seconds."""
-        ...
 
     @property
     def worst_cost(self) -> Mapping[str, float]:
         """The most that judging one candidate takes, by the names of resources in `search.Cost`."""
-        ...
 
     async def measure_baseline(self) -> Baseline:
         """Run all checks on the original code, twice."""
-        ...
 
     def bound_tokens(self, order: CandidateOrder) -> int:
         """Return the most tokens that `generate` takes for it."""
-        ...
 
     async def generate(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a candidate and read its reply."""
-        ...
 
     async def judge(self, candidate: RepairCandidate) -> Critique:
         """Let the critics judge a candidate."""
-        ...
 
     async def validate(self, candidate: RepairCandidate) -> PatchCheck:
         """Make the patch of a candidate, and see whether it applies and gives exactly its files."""
-        ...
 
     async def judge_held_out(self, candidate: RepairCandidate) -> Sequence[CheckOutcome]:
         """Run the held-out checks on a candidate; empty if there are none."""
-        ...
 
 
 class PlanActivities(Protocol):
@@ -155,15 +145,12 @@ class PlanActivities(Protocol):
 
     async def prepare_plan(self) -> None:
         """Choose what the prompts show."""
-        ...
 
     async def write_plan(self, order: CandidateOrder) -> RepairCandidate:
         """Ask the model for a plan; `diff` holds it."""
-        ...
 
     async def score_plans(self, judge: int, plans: Sequence[str]) -> Sequence[float | None]:
         """Ask judge number `judge`, from 1, for a score of each plan, 0-1; None where it gave none."""
-        ...
 
 
 class AllActivities(RepairActivities, PlanActivities, Protocol):

@@ -78,7 +78,6 @@ class RepairEngine(Protocol):
         Raises:
             EngineUnavailableError: the engine cannot be reached.
         """
-        ...
 
     def work_out(self, order: RepairOrder) -> AsyncGenerator[RepairBatch, None]:
         """Begin a repair, or find the one that was begun, and yield all its batches from the first one.
@@ -88,15 +87,12 @@ class RepairEngine(Protocol):
         Raises:
             EngineFailedError: the engine ended the repair without a result.
         """
-        ...
 
     async def stop(self, order: RepairOrder) -> None:
         """Stop a repair, if it goes on; never raises."""
-        ...
 
     def forget(self, order: RepairOrder) -> None:
         """Remove what is kept of a repair that is over, soon; never raises."""
-        ...
 
 
 @dataclass(eq=False, kw_only=True)
