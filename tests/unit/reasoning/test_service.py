@@ -157,10 +157,10 @@ async def test_an_agents_strategies_and_parameters_apply(make_core: MakeCore) ->
 async def test_a_directory_that_hangs_is_not_waited_for(make_core: MakeCore, monkeypatch: pytest.MonkeyPatch) -> None:
     core = make_core(reasoning={"performance": {"strategy_selection_timeout_ms": 5}, "enabled_strategies": []})
 
-    async def hang(**_: object) -> None:
+    async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(core.directory, "get", hang)
+    monkeypatch.setattr(type(core.directory), "get", hang)
     with pytest.raises(StoreUnavailableError, match="longer than 5 ms") as refused:
         await core.reasoning.execute(ALICE, Task(query="why?", agent="a1"))
     assert refused.value.retry_after_s == 1.0
@@ -180,12 +180,12 @@ async def test_a_look_up_that_is_answered_while_the_event_loop_stands_still_is_n
         stands.set()
         time.sleep(0.6)
 
-    async def from_a_thread(**_: object) -> object:
+    async def from_a_thread(*_: object, **__: object) -> object:
         asyncio.get_running_loop().call_soon(stall)
         await asyncio.to_thread(stands.wait, 60)
         return found
 
-    monkeypatch.setattr(core.directory, "get", from_a_thread)
+    monkeypatch.setattr(type(core.directory), "get", from_a_thread)
     view = await core.reasoning.execute(ALICE, Task(query="why?", agent="a1"))
     assert view.result is not None
     assert view.result.strategy_used == "slow"
