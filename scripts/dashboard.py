@@ -1,14 +1,16 @@
-"""The Grafana dashboard: rows of panels, each with Prometheus queries; `scripts.tables` writes it.
+"""The Grafana dashboard: rows of panels, each with Prometheus queries; `scripts.docs` writes it.
 
-Import it into Grafana 11 (Dashboards, New, Import); Grafana then asks for the data source. The panels have only four
-forms, so that a reader who understands one row understands all.
+Import it into Grafana 11 (Dashboards, New, Import); Grafana then asks for the data source. The panels stand in
+dashboard.toml. They have only four forms, so that a reader who understands one row understands all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 JOB = 'job="$job"'
@@ -27,10 +29,9 @@ class Panel:
     is_stat: bool = False
 
 
-def rate(metric: str, by: str = "", *, where: str = "") -> str:
+def rate(metric: str, by: str) -> str:
     """Return the query for the increase of a counter per second, summed by the labels in `by`."""
-    selector = f"{JOB}, {where}" if where else JOB
-    return f"sum {f'by ({by}) ' if by else ''}(rate({metric}{{{selector}}}[{WINDOW}]))"
+    return f"sum by ({by}) (rate({metric}{{{JOB}}}[{WINDOW}]))"
 
 
 def total(metric: str, by: str = "") -> str:
@@ -43,11 +44,6 @@ def quantile(share: float, metric: str, by: str = "") -> str:
     """Return the query for a quantile of a histogram."""
     labels = f"le, {by}" if by else "le"
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels)})"
-
-
-def mean(metric: str, by: str) -> str:
-    """Return the query for the mean of a histogram."""
-    return f"{rate(f'{metric}_sum', by)} / {rate(f'{metric}_count', by)}"
 
 
 def percentiles(title: str, metric: str, by: str = "") -> Panel:
@@ -77,154 +73,18 @@ def legend(by: str) -> str:
     return " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
 
 
-ENDS = "reasond_executions_total"
-FAILURES = rate(ENDS, where='finish_reason="failed"')
-FAILED_SHARE = f"{FAILURES} / {rate(ENDS)}"
-COMMIT_SIZE = f"{rate('reasond_store_entries_total')} / {rate('reasond_store_commit_duration_seconds_count')}"
-TOKEN_RATE = rate("reasond_tokens_total", "strategy, model", where='kind=~"input|output"')
-STORE_FILL = f"max (reasond_store_fill_ratio{{{JOB}}})"
-CLOCK_JUMP = f"max (reasond_store_clock_jump_seconds{{{JOB}}})"
-AWAITING = f"max (reasond_turns_awaiting{{{JOB}}})"
+FORMS: Mapping[str, Callable[..., Panel]] = {each.__name__: each for each in (rates, percentiles, totals, gauges)}
 
-ROWS: dict[str, Sequence[Panel]] = {
-    "At a glance": (
-        Panel(title="Calls per second", queries=[(rate("reasond_calls_total"), "")], is_stat=True),
-        Panel(title="Executions that failed", queries=[(FAILED_SHARE, "")], unit="percentunit", is_stat=True),
-        gauges(
-            "Ready / draining / reporting",
-            {"ready": "reasond_ready", "draining": "reasond_draining", "reporting": "reasond_processes"},
-            is_stat=True,
-        ),
-    ),
-    "Calls": (
-        rates("Calls by method", "reasond_calls_total", "transport, method", unit="reqps"),
-        rates("Calls by code", "reasond_calls_total", "transport, code", unit="reqps"),
-        rates("Calls of gRPC that began", "reasond_rpcs_started_total", "method", unit="reqps"),
-        percentiles("Duration of calls", "reasond_call_duration_seconds", "method"),
-        Panel(
-            title="At work",
-            queries=[
-                (total("reasond_calls_in_flight", "transport"), "calls {{transport}}"),
-                (total("reasond_streams_open", "transport"), "streams {{transport}}"),
-            ],
-        ),
-        rates("Errors by reason", "reasond_errors_total", "transport, reason", unit="reqps"),
-        rates("Denials", "reasond_denials_total", "kind", unit="reqps"),
-        rates("API keys", "reasond_api_key_uses_total", "key_id, outcome", unit="reqps"),
-        rates("Slow consumers", "reasond_slow_consumers_total", "transport"),
-        rates("HTTP requests", "reasond_http_requests_total", "route, status", unit="reqps"),
-    ),
-    "Executions": (
-        rates("Ends by strategy", "reasond_executions_total", "strategy", unit="ops"),
-        rates("Ends by reason", "reasond_executions_total", "finish_reason", unit="ops"),
-        percentiles("Duration", "reasond_execution_duration_seconds", "strategy"),
-        rates("Steps", "reasond_steps_total", "strategy", unit="ops"),
-        gauges(
-            "Running, waiting, places",
-            {
-                "running": "reasond_executions_running",
-                "waiting": "reasond_executions_queued",
-                "places": "reasond_execution_places",
-            },
-        ),
-        percentiles("Wait for a place", "reasond_queue_wait_seconds", "outcome"),
-        Panel(
-            title="Saved against the baseline (mean)",
-            queries=[(f"1 - {mean('reasond_compute_ratio', 'measure, baseline')}", "{{measure}} {{baseline}}")],
-            unit="percentunit",
-        ),
-        Panel(
-            title="Recovered and left",
-            queries=[
-                (rate("reasond_recoveries_total", "outcome"), "{{outcome}}"),
-                (rate("reasond_executions_left_total", "reason"), "{{reason}}"),
-            ],
-        ),
-    ),
-    "Tokens and budgets": (
-        rates("Tokens by kind", "reasond_tokens_total", "kind"),
-        Panel(
-            title="Tokens by strategy and model",
-            queries=[(TOKEN_RATE, legend("strategy, model"))],
-        ),
-        rates("Cost in US dollars", "reasond_cost_usd_total", "strategy, model"),
-        rates("Budgets of callers", "reasond_budget_tokens_total", "event"),
-    ),
-    "Model and tools": (
-        rates("Calls by outcome", "reasond_model_calls_total", "model, outcome", unit="ops"),
-        percentiles("First content", "reasond_model_first_content_seconds", "model"),
-        percentiles("Whole call", "reasond_model_call_duration_seconds", "model"),
-        Panel(
-            title="Tokens of a call",
-            queries=[
-                (quantile(0.5, "reasond_model_call_tokens", "kind"), "p50 {{kind}}"),
-                (quantile(0.99, "reasond_model_call_tokens", "kind"), "p99 {{kind}}"),
-            ],
-        ),
-        rates("Retries", "reasond_model_retries_total", "backend, reason", unit="ops"),
-        totals("Circuit breaker", "reasond_model_breaker_state", "backend, state"),
-        percentiles("Wait for room at the backend", "reasond_model_room_wait_seconds", "backend"),
-        rates("Usage that was mended", "reasond_model_usage_mended_total", "backend, source"),
-        rates("Tool calls", "reasond_tool_calls_total", "tool, outcome", unit="ops"),
-        percentiles("Duration of tools", "reasond_tool_duration_seconds", "tool"),
-        rates("Programs of tasks", "reasond_program_duration_seconds_count", "outcome", unit="ops"),
-        percentiles("Duration of programs", "reasond_program_duration_seconds", "outcome"),
-    ),
-    "Turns": (
-        rates("Exits", "reasond_turns_total", "exit", unit="ops"),
-        Panel(title="Waiting for their client", queries=[(AWAITING, "turns")]),
-        Panel(
-            title="Hand-offs",
-            queries=[
-                (rate("reasond_handoffs_total", "outcome"), "{{outcome}}"),
-                (rate("reasond_handoff_calls_total"), "calls"),
-            ],
-        ),
-        percentiles("Wait for the client", "reasond_handoff_wait_seconds", "outcome"),
-        rates("Re-entries", "reasond_reentries_total", "outcome", unit="ops"),
-        Panel(
-            title="Tool calls whose outcome nobody knows", queries=[(rate("reasond_tool_outcomes_unknown_total"), "")]
-        ),
-        rates("Tokens of results in prompts", "reasond_context_tokens_total", "goal, rendering"),
-    ),
-    "Repairs": (
-        rates("Rounds", "reasond_repair_reflection_iterations_total", "job", unit="ops"),
-        totals("Candidates in searches", "reasond_repair_candidates_active", "job"),
-        Panel(
-            title="Scores of candidates",
-            queries=[
-                (quantile(0.5, "reasond_repair_critic_score"), "p50"),
-                (quantile(0.9, "reasond_repair_critic_score"), "p90"),
-            ],
-        ),
-        rates("Searches that ended early", "reasond_repair_early_terminations_total", "job", unit="ops"),
-        rates("Checks", "reasond_repair_check_duration_seconds_count", "level, outcome", unit="ops"),
-        percentiles("Duration of checks", "reasond_repair_check_duration_seconds", "outcome"),
-    ),
-    "Store and process": (
-        percentiles("Commit", "reasond_store_commit_duration_seconds"),
-        Panel(title="Entries in a commit (mean)", queries=[(COMMIT_SIZE, "")]),
-        rates("Webhooks", "reasond_webhooks_total", "outcome", unit="ops"),
-        rates("Failures of the store", "reasond_store_failures_total", "reason"),
-        Panel(title="Store, taken by what cannot go", queries=[(STORE_FILL, "")], unit="percentunit"),
-        Panel(title="Jump of the clock", queries=[(CLOCK_JUMP, "")], unit="s"),
-        percentiles("Lag of the event loop", "reasond_event_loop_lag_seconds"),
-        rates("CPU", "process_cpu_seconds_total", "instance", unit="percentunit"),
-        totals("Resident memory", "process_resident_memory_bytes", "instance", unit="bytes"),
-        Panel(
-            title="Open files, of those that may be",
-            queries=[(f"sum by (instance) (process_open_fds{{{JOB}}} / process_max_fds{{{JOB}}})", "{{instance}}")],
-            unit="percentunit",
-        ),
-        Panel(title="Age", queries=[(f"time() - process_start_time_seconds{{{JOB}}}", "{{instance}}")], unit="s"),
-        Panel(
-            title="Limits kept apart, versions",
-            queries=[
-                (total("reasond_limits_degraded"), "processes without the shared limits"),
-                (f"count by (version, python) (reasond_build_info{{{JOB}}})", "{{version}} on {{python}}"),
-            ],
-        ),
-    ),
+
+def read_panel(told: dict[str, Any]) -> Panel:
+    """Return the panel that is declared as `told`."""
+    facts = {name: each for name, each in told.items() if name != "form"}
+    return FORMS[told["form"]](**facts) if "form" in told else Panel(**facts)
+
+
+ROWS: Mapping[str, Sequence[Panel]] = {
+    row["title"]: [read_panel(each) for each in row["panels"]]
+    for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["rows"]
 }
 
 

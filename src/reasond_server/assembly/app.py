@@ -52,16 +52,15 @@ from reasond_server.protocols.attachments import Attachments
 from reasond_server.protocols.mcp.mcp_endpoint import MCP_ROOT
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED
-from reasond_server.services.a2a import A2aInterface, serve_a2a
-from reasond_server.services.agents import serve_agents
-from reasond_server.services.chats import serve_chats
-from reasond_server.services.executions import serve_executions
-from reasond_server.services.mcp_tools import serve_mcp
-from reasond_server.services.operations import serve_operations
-from reasond_server.services.reasoning import read_partial, serve_reasoning
-from reasond_server.services.repairs import serve_repairs
-from reasond_server.services.rest import serve_rest
-from reasond_server.services.turns import serve_turns
+from reasond_server.services.a2a import A2aInterface, build_a2a_interface
+from reasond_server.services.agents import build_agent_service
+from reasond_server.services.chats import build_chat_interface
+from reasond_server.services.executions import build_execution_service, build_operations_service
+from reasond_server.services.mcp_tools import build_mcp_interface
+from reasond_server.services.reasoning import build_reasoning_service, read_partial
+from reasond_server.services.repairs import build_repair_service
+from reasond_server.services.rest import build_rest_interface
+from reasond_server.services.turns import build_turn_service
 from reasond_server.telemetry.observers import UNSEEN_STORE, ServerSnapshot
 from reasond_server.turns.history import TURN
 
@@ -233,8 +232,8 @@ class Server:
         if self._server_metrics is not None:
             await self._server_metrics.sampler.aclose()
         tools = None if self._core is None else self._core.tools
-        courier = None if self._telling is None else self._telling.courier
-        for part in (self._attachments, tools, self._engine, self._workshop, courier):
+        sender = None if self._telling is None else self._telling.sender
+        for part in (self._attachments, tools, self._engine, self._workshop, sender):
             if part is not None:
                 await part.aclose()
         for task in self._watching:
@@ -305,12 +304,12 @@ class Server:
         if self._telemetry.export is not None:
             self._telemetry.export.begin()
         if told is not None:
-            told.courier.begin()
+            told.sender.begin()
 
     def _note_budget(self, tenant: str, subject: str, left: float) -> None:
         """Tell receivers of a caller whose budget of the day is near its end; `left` is the share that is left."""
         if self._telling is not None:
-            self._telling.courier.note_budget(tenant, subject, left)
+            self._telling.sender.note_budget(tenant, subject, left)
 
     def _build_metrics_pages(self) -> tuple[MetricsPage | None, HttpServer | None]:
         """Return the metrics page of HTTP, and the listener for metrics alone; None for what is not wanted."""
@@ -335,19 +334,19 @@ class Server:
         size, wait_s = GrpcOptions.of(server).max_send_bytes, server.write_timeout_s
         tasks, every = core.executions, core.observed
         return (
-            serve_reasoning(core.reasoning, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
-            serve_turns(core.turns, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
-            serve_repairs(core.repairs, write_timeout_s=wait_s, observer=observer),
-            serve_executions(tasks, every, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
-            serve_operations(every, core.used),
-            serve_agents(agents),
+            build_reasoning_service(core.reasoning, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            build_turn_service(core.turns, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            build_repair_service(core.repairs, write_timeout_s=wait_s, observer=observer),
+            build_execution_service(tasks, every, max_send_bytes=size, write_timeout_s=wait_s, observer=observer),
+            build_operations_service(every, core.used),
+            build_agent_service(agents),
         )
 
     def _build_a2a(self, core: Core) -> A2aInterface | None:
         """Return the bindings of A2A; None if it is off."""
         if not self._settings.a2a.enabled:
             return None
-        return serve_a2a(
+        return build_a2a_interface(
             core.reasoning,
             core.turns,
             desk=core.observed,
@@ -407,13 +406,13 @@ class Server:
 
     def _interfaces(self, core: Core, services: Sequence[Service]) -> Mapping[str, Interface]:
         """Return the protocols besides JSON-RPC, by the root of their paths."""
-        interfaces: dict[str, Interface] = {REST_ROOT: serve_rest(services)}
+        interfaces: dict[str, Interface] = {REST_ROOT: build_rest_interface(services)}
         own = self._settings.openai
         if own.enabled:
             self._attachments = Attachments(
                 store=core.reasoning.store, desk=core.observed, within_s=self._settings.store.reattach_s
             )
-            interfaces[OPENAI_ROOT] = serve_chats(
+            interfaces[OPENAI_ROOT] = build_chat_interface(
                 core.reasoning,
                 core.turns,
                 desk=core.observed,
@@ -423,7 +422,7 @@ class Server:
                 now=self._clock.now,
             )
         if self._settings.mcp.enabled:
-            self._mcp = serve_mcp(
+            self._mcp = build_mcp_interface(
                 core.reasoning,
                 core.repairs if self._settings.repair.enabled else None,
                 services=services,

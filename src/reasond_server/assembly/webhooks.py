@@ -14,10 +14,10 @@ from reasond_server.protocols.a2a.task_writer import write_log
 from reasond_server.protocols.responses.webhook_events import write_response_event
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.types.values import value
-from reasond_server.webhooks.courier import Courier
 from reasond_server.webhooks.outbox import Letter, Outbox
 from reasond_server.webhooks.task_receivers import TASKS, TaskReceivers
 from reasond_server.webhooks.webhook_messages import add_notices
+from reasond_server.webhooks.webhook_sender import WebhookSender
 
 if TYPE_CHECKING:
     from reasond_server.assembly.stores import Stores
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @value
 class Telling:
-    """What tells receivers: the courier, and those that clients name, if the operator allows any."""
+    """What tells receivers: the sender, and those that clients name, if the operator allows any."""
 
-    courier: Courier
+    sender: WebhookSender
     policy: WebhookPolicy
     tasks: TaskReceivers | None
 
@@ -64,7 +64,7 @@ def build_telling(
             allow_hosts=a2a.push_hosts, allow_private_hosts=private, allow_http=a2a.push_allow_private
         )
         tasks = TaskReceivers(PayloadStore(stores.transactions), outbox, stores.executions, policy=allowed)
-    courier = Courier(
+    sender = WebhookSender(
         outbox=outbox,
         policy=policy,
         render=partial(_render, stores.executions),
@@ -73,7 +73,7 @@ def build_telling(
         observer=observer,
         more=() if tasks is None else (tasks,),
     )
-    return Telling(courier=courier, policy=policy, tasks=tasks)
+    return Telling(sender=sender, policy=policy, tasks=tasks)
 
 
 async def _render(store: ExecutionStore, letter: Letter) -> bytes | None:

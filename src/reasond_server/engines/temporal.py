@@ -28,7 +28,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from reasond_server.base.asyncio_tasks import end_task
-from reasond_server.engines.packing import BATCH, PAYLOAD, PayloadStore, pack, unpack_batch
+from reasond_server.engines.packing import BATCH, PAYLOAD, pack, unpack_batch
 from reasond_server.engines.workflow import MODELS, WORKFLOW, RepairWorkflow
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.repairs import EngineFailedError, EngineUnavailableError

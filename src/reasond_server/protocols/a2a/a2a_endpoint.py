@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.http_calls import Gate, Methods
     from reasond_server.http_api.path_routes import PathRoutes
     from reasond_server.protocols.a2a.task_service import Update
-    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.observers import Observer
 
 A2A: Final = "a2a"
 """The name of both bindings in metrics."""
@@ -78,7 +78,7 @@ class A2aEndpoint:
     describe_rpc: Callable[..., Mapping[str, Any]]
     gate: Gate
     body_reader: BodyReader
-    observer: CallObserver
+    observer: Observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.http_api.exchange import ASGIApp, Message, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Gate, Methods
     from reasond_server.protocols.mcp.mcp_arguments import HostTool
-    from reasond_server.telemetry.observers import CallObserver
+    from reasond_server.telemetry.observers import Observer
 
     McpServer: TypeAlias = Server[Any]
 
@@ -64,10 +64,10 @@ class McpInterface:
     origins: Collection[str] = ()
     _gate: Gate = field(init=False)
     _body_reader: BodyReader = field(init=False)
-    _observer: CallObserver = field(init=False)
+    _observer: Observer = field(init=False)
     _server: McpServer | None = field(default=None, init=False)
 
-    def open_door(self, gate: Gate, body_reader: BodyReader, observer: CallObserver) -> ASGIApp:
+    def open_door(self, gate: Gate, body_reader: BodyReader, observer: Observer) -> ASGIApp:
         """Return the application for the HTTP listener."""
         self._gate, self._body_reader, self._observer = gate, body_reader, observer
         return self._serve
