@@ -1,7 +1,8 @@
 """What `reasond install` prints is enough for the programs themselves, where they are installed.
 
-By hand, because they are some 3 GB: `npm install @openai/codex @anthropic-ai/claude-code cline` and, in an environment
-of its own, `pip install open-webui`; then with `node_modules/.bin` and that environment's `bin` on PATH
+By hand, because they are some 3 GB: `npm install @openai/codex @anthropic-ai/claude-code cline
+@codingame/monaco-vscode-api`, which is VS Code's own source, and, in an environment of its own, `pip install
+open-webui`; then with `node_modules/.bin` and that environment's `bin` on PATH
 `pytest -n0 tests/openai_clients/test_installed_programs.py`. All of it runs without a network but the loopback.
 """
 
@@ -14,10 +15,12 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
+from jsonschema_rs import Draft7Validator
 
 from reasond_server.cli.commands.install import install
 from reasond_server.testing import running_server_in_thread
@@ -25,7 +28,6 @@ from tests.temporal.temporal_server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from reasond_server.base.addresses import Listening
 
@@ -33,6 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTION = "What is 15% of 240?"
 LIMIT_S = 240
+VS_CODE = "@codingame/monaco-vscode-api/vscode/src/vs/workbench/contrib/mcp/common/mcpConfiguration.js"
 ASKED = {
     "codex": ("codex", "exec", "--skip-git-repo-check", QUESTION),
     "claude": ("claude", "-p", QUESTION),
@@ -90,6 +93,20 @@ def test_a_client_that_is_set_up_as_told_gets_an_answer(
         words = shlex.split(told.partition("\n")[0].replace("$REASOND_TOKEN", server.token))
         run([*words, "--data-dir", "data"], tmp_path, environ)
     assert "36" in run(ASKED[client], tmp_path, environ)
+
+
+def test_vs_codes_own_schema_takes_the_file_of_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    places = (Path(folder).parent / VS_CODE for folder in os.environ["PATH"].split(os.pathsep))
+    place = next((path for path in places if path.exists()), None)
+    if place is None:
+        pytest.skip("VS Code's source is not installed here")
+    program = f"import({json.dumps(place.as_uri())}).then((one) => console.log(JSON.stringify(one.mcpServerSchema)))"
+    schema = subprocess.run([find("node"), "-e", program], capture_output=True, check=True, timeout=LIMIT_S).stdout
+    validator = Draft7Validator(json.loads(schema))
+    install("vscode-mcp", url="http://127.0.0.1:8001", model="reasond", home=None, environ={"REASOND_TOKEN": "t"})
+    told = json.loads(capsys.readouterr().out.partition("\nIt belongs")[0])
+    validator.validate(told)
+    assert not validator.is_valid({**told, "servers": {"reasond": {"type": "http"}}})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated
 
 from reasond_server.types.executions import (
@@ -103,6 +104,15 @@ class Verification(StrEnum):
     NONE = "none"
     VISIBLE_ONLY = "visible_only"
     HELD_OUT = "held_out"
+
+
+_CHECKED = MappingProxyType(
+    {
+        Verification.NONE: "not checked",
+        Verification.VISIBLE_ONLY: "by the checks that it saw",
+        Verification.HELD_OUT: "by checks that it never saw",
+    }
+)
 
 
 class SandboxLevel(StrEnum):
@@ -377,7 +387,7 @@ class Repair(LastEvent):
             return self.error.headline
         if self.goal is RepairGoal.PLAN:
             return write_headline(self.patch)
-        return f"patch accepted, checks: {self.verification}" if self.is_accepted else "no patch was accepted"
+        return f"patch accepted, {_CHECKED[self.verification]}" if self.is_accepted else "no patch was accepted"
 
 
 @value
