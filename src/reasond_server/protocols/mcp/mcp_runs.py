@@ -86,7 +86,7 @@ class ToolRuns:
             ReasondError: the call is refused, or the run failed.
         """
         wanted = read_params(ReasonArguments, params.arguments)
-        start = partial(self.reasoning.stream, caller, wanted.build_task(params.strategy))
+        start = partial(self.reasoning.stream, caller, wanted.task(params.strategy))
         return self._follow(caller, params, start, is_kept=params.is_kept or wanted.background)
 
     def repair(self, caller: Principal, params: RunParams, _cursor: Cursor | None) -> AsyncGenerator[StreamEvent, None]:
