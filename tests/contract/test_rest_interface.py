@@ -87,8 +87,7 @@ async def test_answers_are_what_the_description_says(web: httpx.AsyncClient) -> 
     done = (await web.post(EXECUTE, json=TASK)).json()["reasoning"]["execution_id"]
     start = {"start": {"message": "Hello", "session_id": "s"}}
     turn = (await web.post("/api/v1/turns:execute", json=start)).json()["turn"]["turn_id"]
-    plan = {"description": "Plan it.", "plan": {}, "config": {"num_candidates": 1, "max_candidates": 1}}
-    repair = (await web.post("/api/v1/repairs:execute", json={"task": plan})).json()["repair"]["execution_id"]
+    repair = (await web.post("/api/v1/repairs:execute", json={"task": PLAN})).json()["repair"]["execution_id"]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("RegisterAgent", {"agent_id": "helper", "card_json": CARD}),
         ("ListAgents", {"capabilities": ["reasoning.strategy.react"]}),
@@ -138,6 +137,74 @@ async def test_a_stream_is_of_the_messages_of_the_rpc_and_is_followed_on(web: ht
     assert (at_its_end.status_code, at_its_end.text) == (200, "")
 
 
+PLAN = {"description": "Plan it.", "plan": {}, "config": {"num_candidates": 1, "max_candidates": 1}}
+STREAMS = (
+    (STREAM, TASK, "reasoning"),
+    ("/api/v1/turns:stream", {"start": {"message": "Hello"}}, "turn"),
+    ("/api/v1/repairs:stream", {"task": PLAN}, "repair"),
+)
+
+
+@pytest.mark.parametrize(("url", "body", "kind"), STREAMS)
+async def test_a_stream_goes_on_after_the_event_that_its_client_read_last(
+    web: httpx.AsyncClient, url: str, body: dict[str, Any], kind: str
+) -> None:
+    answer = await web.post(url, json={**body, "request_id": "again", "include_deltas": True})
+    events = [event for event in read_events(answer) if not {"delta", "heartbeat"} & event.keys()]
+    places = read_places(answer)
+    name = places[0].partition(":")[0]
+    assert places == [f"{name}:{event['sequence']}" for event in events]
+    last = {"last-event-id": places[0]}
+    again = await web.post(url, json={**body, "request_id": "again"}, headers=last)
+    assert (read_places(again), read_events(again)) == (places[1:], events[1:])
+    followed = await web.get(f"/api/v1/executions/{name}:follow", headers=last)
+    assert read_places(followed) == places[1:]
+    assert [event[kind] for event in read_events(followed)] == events[1:]
+
+
+async def test_a_last_event_of_something_else_is_refused(web: httpx.AsyncClient) -> None:
+    for place, words in (("x", "must be <execution_id>:<sequence>"), ("other:1", "is of the execution other")):
+        refused = await web.get("/api/v1/executions/e:follow", headers={"last-event-id": place})
+        [violation] = find_detail(refused.json(), "BadRequest")["field_violations"]
+        assert (refused.status_code, violation["field"]) == (400, "Last-Event-ID")
+        assert words in violation["description"]
+
+
+def read_places(answer: httpx.Response) -> list[str]:
+    """Return the ids of the events of an answer."""
+    return [line[4:] for line in answer.text.splitlines() if line.startswith("id: ")]
+
+
+async def test_head_is_answered_as_get_without_a_body(web: httpx.AsyncClient) -> None:
+    name = (await web.post(EXECUTE, json=TASK)).json()["reasoning"]["execution_id"]
+    for path in (
+        *("/api/v1/executions", "/api/v1/executions?page_size=-1", "/api/v1/strategies", "/api/v1/nothing"),
+        *(f"/api/v1/executions/{each}{verb}" for each in (name, "nobody") for verb in ("", ":follow")),
+    ):
+        get, head = [await web.request(verb, path) for verb in ("GET", "HEAD")]
+        assert (head.status_code, head.content) == (get.status_code, b""), path
+        for header in ("content-type", "content-length"):
+            assert head.headers.get(header) == get.headers.get(header), path
+    refused = await web.request("PATCH", f"/api/v1/executions/{name}")
+    assert refused.headers["allow"] == "GET, HEAD, DELETE"
+
+
+async def test_head_of_a_stream_does_not_wait_for_its_end() -> None:
+    with ScriptedModel([Reply(text="<answer>42</answer>", hold=asyncio.Event())]) as model:
+        async with (
+            running_server(model=model, environ=ENVIRON) as server,
+            make_http_client(base_url=server.http, headers={"authorization": f"Bearer {server.token}"}) as client,
+            client.stream("POST", STREAM, json=TASK) as answer,
+        ):
+            lines = answer.aiter_lines()
+            name = (await anext(lines)).removeprefix("id: ").partition(":")[0]
+            head = await client.head(f"/api/v1/executions/{name}:follow")
+            assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+            assert (await client.get(f"/api/v1/executions/{name}")).json()["execution"][
+                "state"
+            ] == "EXECUTION_STATE_RUNNING"
+
+
 async def test_a_failure_in_the_midst_of_a_stream_is_its_last_event() -> None:
     with ScriptedModel([Reply(error=ModelFailedError("gone"))]) as model:
         async with running_server(model=model, environ=ENVIRON) as server, make_http_client() as client:
@@ -159,7 +226,7 @@ async def test_who_leaves_a_stream_cancels_its_execution() -> None:
         ):
             async with client.stream("POST", f"{server.http}{STREAM}", json=TASK) as answer:
                 line = await anext(answer.aiter_lines())
-            name = json.loads(line.removeprefix("data: "))["execution_id"]
+            name = line.removeprefix("id: ").partition(":")[0]
             async with observer.follow_execution(name) as events:
                 last = [event async for event in events][-1].reasoning.completed
     assert last.finish_reason == reasond.FinishReason.FINISH_REASON_CANCELLED

@@ -107,6 +107,17 @@ def read_cursor(last_event_id: str) -> Cursor:
     return Cursor(execution_id=match[1], after_sequence=int(match[2]))
 
 
+def check_cursor(cursor: Cursor, execution_id: str) -> None:
+    """Check that the header Last-Event-ID names the execution that the call names.
+
+    Raises:
+        InvalidRequestError: it names another one.
+    """
+    if cursor.execution_id != execution_id:
+        description = f"is of the execution {cursor.execution_id}; the call names {show(execution_id)}"
+        raise InvalidRequestError.at("Last-Event-ID", description)
+
+
 def take_token(params: Mapping[str, Any], authorization: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
     """Return the token of a call, empty if there is none, and `params` without it.
 

@@ -1,12 +1,14 @@
 """The paths below /api/v1/: every RPC at the addresses that its annotation names, called as JSON-RPC is.
 
 The order of checks, the permissions, the limits and the audit log are those of `Call`. A stream is of server-sent
-events with the messages of the RPC. The page at /openapi.json describes all of it.
+events with the messages of the RPC, and goes on after the event that the header Last-Event-ID names. HEAD is answered
+as GET, without a body. The page at /openapi.json describes all of it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +31,7 @@ from reasond_server.http_api.exchange import (
     send_answer,
     send_described,
 )
-from reasond_server.http_api.http_calls import Calls, Method, Methods
+from reasond_server.http_api.http_calls import Calls, Method, Methods, check_cursor, read_cursor
 from reasond_server.http_api.jsonrpc import parse_object
 from reasond_server.http_api.params import NoParams
 from reasond_server.http_api.path_routes import PathRoutes
@@ -44,12 +46,13 @@ if TYPE_CHECKING:
     from reasond_server.http_api.http_calls import Dialect, Gate
     from reasond_server.http_api.params import Params
     from reasond_server.telemetry.observers import Observer
-    from reasond_server.types import Principal
+    from reasond_server.types import Cursor, Principal
 
 REST_ROOT: Final = "/api/v1/"
 OPENAPI_PATH: Final = "/openapi.json"
 _HINT: Final = f"GET {OPENAPI_PATH} describes the addresses, JSON-RPC is at {REST_ROOT}jsonrpc"
 _CLOSE: Final = (b"connection", b"close")
+_READING: Final = {"GET": ("GET", "HEAD")}
 # A longer body may have more than 4,000 messages, which take 15 ms to read.
 _LONG_BYTES: Final = 16 * 1024
 # Errors of the core by the statuses of HTTP that have none of their own among them.
@@ -65,7 +68,8 @@ class Route:
     """One address of an RPC: the method of HTTP, and the template of the path with fields in braces.
 
     `call` takes the caller, the id of the call, the fields in body and path, and by name those in the `query`, whether
-    the request `is_long`, and what is told each message of a stream; it returns the response.
+    the request `is_long`, the `cursor` after which a stream goes on, and what is told each message of it with its
+    place; it returns the response.
     """
 
     verb: str
@@ -83,7 +87,8 @@ class RestEndpoint:
     def __init__(
         self, routes: Sequence[Route], dialect: Dialect, gate: Gate, body_reader: BodyReader, observer: Observer
     ) -> None:
-        self._routes = PathRoutes(((route.verb, route.template, route) for route in routes), hint=_HINT)
+        served = [(verb, route.template, route) for route in routes for verb in _READING.get(route.verb, (route.verb,))]
+        self._routes = PathRoutes(served, hint=_HINT)
         self._dialect = dialect
         self._gate = gate
         self._body_reader = body_reader
@@ -108,18 +113,21 @@ class RestEndpoint:
         """
         route, fields = self._routes.find(scope, exchange)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        stream = _EventStream(send)
+        stream = _EventStream(send, has_events=scope["method"] != "HEAD")
         body = bytearray()
 
         async def run(caller: Principal, _params: Params) -> dict[str, Any]:
             if route.takes_body and query:
                 description = "is no parameter of this address: its fields stand in the body"
                 raise InvalidRequestError.of(Violation(field=show(query[0][0]), description=description))
-            given = await parse_object(body) if body else {}
+            cursor = _read_cursor(exchange, fields) if route.is_stream else None
+            given = {**(await parse_object(body) if body else {}), **fields}
             is_long, write = len(body) > _LONG_BYTES, stream.write
-            return await route.call(
-                caller, exchange.call_id, {**given, **fields}, query=query, is_long=is_long, write=write
-            )
+            with suppress(_HeadSentError):
+                return await route.call(
+                    caller, exchange.call_id, given, query=query, is_long=is_long, cursor=cursor, write=write
+                )
+            return {}
 
         method = Method(operation=route.operation, params=NoParams, run=run)
         calls = Calls(Methods([{route.name: method}]), self._gate, exchange, self._observer, self._dialect)
@@ -139,11 +147,29 @@ class RestEndpoint:
                 self._body_reader.release(body)
 
 
-class _EventStream:
-    """An answer of server-sent events that begins with the first of them."""
+def _read_cursor(exchange: Exchange, fields: Mapping[str, str]) -> Cursor | None:
+    """Return after which event a stream goes on; None if the client does not say.
 
-    def __init__(self, send: Send) -> None:
+    Raises:
+        InvalidRequestError: it names none, or one of another execution than the path.
+    """
+    place = exchange.headers.first(b"last-event-id")
+    cursor = None if place is None else read_cursor(place)
+    if cursor is not None and "execution_id" in fields:
+        check_cursor(cursor, fields["execution_id"])
+    return cursor
+
+
+class _HeadSentError(Exception):
+    """The headers of a stream are sent, and its client wants no more."""
+
+
+class _EventStream:
+    """An answer of server-sent events that begins with the first of them; without `has_events` it ends there."""
+
+    def __init__(self, send: Send, *, has_events: bool) -> None:
         self._send = send
+        self._has_events = has_events
         self.has_begun = False
 
     async def begin(self) -> None:
@@ -152,10 +178,17 @@ class _EventStream:
             self.has_begun = True
             await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
 
-    async def write(self, message: Mapping[str, Any]) -> None:
-        """Send a message as an event."""
+    async def write(self, message: Mapping[str, Any], place: str) -> None:
+        """Send a message as an event, with the id by which a client resumes after it.
+
+        Raises:
+            _HeadSentError: no events are wanted.
+        """
         await self.begin()
-        await self._send({"type": "http.response.body", "body": frame_event(to_json(message)), "more_body": True})
+        if not self._has_events:
+            raise _HeadSentError
+        event = frame_event(to_json(message), place=place)
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
 
 async def _answer(calls: Calls, route: Route, stream: _EventStream, send: Send) -> None:

@@ -10,11 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, EXECUTE_TURNS, READ_EXECUTIONS, READ_TURNS
-from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.execution_servicer import ExecutionServicer
 from reasond_server.grpc_api.operations_servicer import SERVICE, OperationsServicer
-from reasond_server.http_api.http_calls import Method, Streaming
+from reasond_server.http_api.http_calls import Method, Streaming, check_cursor
 from reasond_server.http_api.json_mapping import (
     build_execution_json,
     build_kind_json,
@@ -101,9 +100,7 @@ async def _observe(
     """Yield the events of the execution, after the last one that the client has."""
     after = params.after_sequence
     if cursor is not None:
-        if cursor.execution_id != params.execution_id:
-            description = f"is of the execution {cursor.execution_id}; the call names {show(params.execution_id)}"
-            raise InvalidRequestError.at("Last-Event-ID", description)
+        check_cursor(cursor, params.execution_id)
         after = cursor.after_sequence
     observation = await observed.observe(
         caller, params.execution_id, after_sequence=after, include_deltas=params.include_deltas
