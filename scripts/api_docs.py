@@ -185,7 +185,8 @@ def index_page(files: Sequence[ProtoFile]) -> str:
     ]
     introduction = [
         f"The proto package is `{PACKAGE}`. Its files stand in `proto/reasond/v1/`; `proto/reasond.binpb` is the same",
-        "as a descriptor set, for tools that do not use reflection.",
+        "as a descriptor set, for tools that do not use reflection, `proto/reasond.validate.binpb` with rules of",
+        "[protovalidate](../guides/own-stubs.md#checking-requests-before-they-are-sent).",
         "",
     ]
     return page("API", "proto/reasond/v1/", [*introduction, *services, *rest])

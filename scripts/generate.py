@@ -1,4 +1,4 @@
-"""Generate the Python stubs and the descriptor set from proto/, with one pinned old generator.
+"""Generate the Python stubs and the descriptor sets from proto/, with one pinned old generator.
 
 Stubs refuse runtimes that are older than their generator, so an old generator makes them importable everywhere
 (docs/decisions/0002-old-stub-generator.md). The generator has its own environment, made on first use under .cache/.
@@ -17,11 +17,15 @@ import tempfile
 import venv
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
 from scripts.pages import ROOT, bring_up_to_date
+from scripts.rule_options import add_rules
 
 PROTO = ROOT / "proto"
 STUBS = Path("clients") / "python" / "src"
-DESCRIPTORS = ROOT / "proto" / "reasond.binpb"
+DESCRIPTORS = PROTO / "reasond.binpb"
+RULES = PROTO / "reasond.validate.binpb"
 SERVICE_CONFIG = Path("proto") / "reasond.service_config.json"
 PINS = (
     *("grpcio-tools==1.71.2", "protobuf==5.29.6", "grpcio==1.71.2", "mypy-protobuf==3.6.0", "setuptools<81"),
@@ -47,7 +51,7 @@ def generator_bin() -> Path:
 
 
 def generate(target: Path) -> None:
-    """Write stubs below `target`/stubs and the descriptor set to `target`/reasond.binpb."""
+    """Write stubs below `target`/stubs, and beside them the descriptor set without and with the rules of fields."""
     binaries = generator_bin()
     stubs = target / "stubs"
     stubs.mkdir(parents=True)
@@ -62,10 +66,12 @@ def generate(target: Path) -> None:
     )
     into_descriptors = (
         *("--include_imports", "--include_source_info"),
-        f"--descriptor_set_out={target / 'reasond.binpb'}",
+        f"--descriptor_set_out={target / DESCRIPTORS.name}",
     )
     for arguments in ((*into_stubs, *protos), (*into_descriptors, *protos, *ERROR_PROTOS)):
         subprocess.run([*protoc, *arguments], check=True, capture_output=True)
+    described = FileDescriptorSet.FromString((target / DESCRIPTORS.name).read_bytes())
+    (target / RULES.name).write_bytes(add_rules(described).SerializeToString(deterministic=True))
     without_service = {path.stem for path in stubs.rglob("*_pb2_grpc.py") if "def add_" not in path.read_text("utf-8")}
     for path in sorted(stubs.rglob("*.py*")):
         if path.stem in without_service:
@@ -97,13 +103,15 @@ def main() -> int:
     is_check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder))
-        files, descriptors = read_wanted(Path(folder)), (Path(folder) / "reasond.binpb").read_bytes()
+        files = read_wanted(Path(folder))
+        sets = {path: (Path(folder) / path.name).read_bytes() for path in (DESCRIPTORS, RULES)}
     code = bring_up_to_date(files, is_check=is_check, command="make generate", known=list_committed())
-    if not is_check:
-        DESCRIPTORS.write_bytes(descriptors)
-    elif DESCRIPTORS.read_bytes() != descriptors:
-        print(f"{DESCRIPTORS.relative_to(ROOT)}: out of date, run: make generate")
-        code = 1
+    for path, descriptors in sets.items():
+        if not is_check:
+            path.write_bytes(descriptors)
+        elif not path.exists() or path.read_bytes() != descriptors:
+            print(f"{path.relative_to(ROOT)}: out of date, run: make generate")
+            code = 1
     return code
 
 

@@ -35,6 +35,13 @@ _SCALARS: Final[Mapping[str, dict[str, Any]]] = {
     "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d{1,9})?s$"},
     "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
 }
+_LEFT_OUT_OF_ANSWERS: Final = {"AgentCard.supported_interfaces"}
+_LAST_EVENT_ID: Final = {
+    "in": "header",
+    "name": "Last-Event-ID",
+    "description": "The id of the last event that was read: the stream goes on after it, whatever the body says.",
+    "schema": {"type": "string"},
+}
 _IN_PATH: Final = re.compile(r"\{(\w+)\}")
 _TEXT: Final = _SCALARS["string"]
 
@@ -81,10 +88,9 @@ class _Document:
         self._enums = {enum.name: enum for file in files for enum in file.enums}
         self._rules = list_rules(self._messages)
         methods = [method for service in self._services for method in service.methods if method.bindings]
-        self._answered = self._reach({method.response for method in methods})
         requests = {method.request for method in methods}
         whole = {method.request for method in methods if any(map(_is_in_body, method.bindings))}
-        self._used = (self._answered | self._reach(requests)) - (requests - whole)
+        self._used = self._reach(requests | {method.response for method in methods}) - (requests - whole)
 
     def build(self, version: str) -> dict[str, Any]:
         """Return the document."""
@@ -143,6 +149,8 @@ class _Document:
             operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": whole}}}
         else:
             parameters += [{"in": "query", **self._describe_parameter(*each)} for each in self._flatten(rest, owner)]
+        if method.is_streaming:
+            parameters.append(_LAST_EVENT_ID)
         if parameters:
             operation["parameters"] = parameters
         failure = {"description": "An error.", "content": {"application/json": {"schema": _refer(STATUS)}}}
@@ -174,7 +182,8 @@ class _Document:
     def _describe_fields(self, name: str, fields: Sequence[Field]) -> dict[str, Any]:
         """Return the schema of the message `name` with these fields.
 
-        What a request must have is told of what no answer has: JSON of protos leaves out what is zero.
+        What a request must have is in every answer, too: JSON of protos leaves out what is zero, and this is not.
+        Only the card that the server makes of a small one names no interface.
         """
         schema: dict[str, Any] = {
             "type": "object",
@@ -184,12 +193,18 @@ class _Document:
                 for field in fields
             },
         }
-        needed = [field.name for field in fields if field.is_required and not field.oneof]
-        return {**schema, "required": needed} if needed and name not in self._answered else schema
+        needed = [
+            field.name
+            for field in fields
+            if field.is_required and not field.oneof and f"{name}.{field.name}" not in _LEFT_OUT_OF_ANSWERS
+        ]
+        return {**schema, "required": needed} if needed else schema
 
     def _describe_field(self, field: Field, owner: str) -> dict[str, Any]:
         one = _SCALARS.get(field.type_name) or _refer(field.type_name)
-        rule = self._rules.get(f"{owner}.{field.name}", {})
+        found = self._rules.get(f"{owner}.{field.name}", {}) if one is not _SCALARS["int64"] else {}
+        # A character is at least one byte.
+        rule = {key.replace("maxBytes", "maxLength"): bound for key, bound in found.items()}
         if field.label == "map":
             return {"type": "object", "additionalProperties": one}
         if field.label == "repeated":

@@ -731,7 +731,7 @@ func (x *SecurityRequirement) GetSchemes() map[string]*StringList {
 // A way to authenticate.
 type SecurityScheme struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which way.
+	// Which way. Required.
 	//
 	// Types that are valid to be assigned to Scheme:
 	//
@@ -1162,7 +1162,7 @@ func (x *MutualTlsSecurityScheme) GetDescription() string {
 // A flow of OAuth 2.0.
 type OAuthFlows struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which flow.
+	// Which flow. Required.
 	//
 	// Types that are valid to be assigned to Flow:
 	//
@@ -1306,7 +1306,7 @@ type AuthorizationCodeOAuthFlow struct {
 	TokenUrl string `protobuf:"bytes,2,opt,name=token_url,json=tokenUrl,proto3" json:"token_url,omitempty"`
 	// Where tokens are renewed.
 	RefreshUrl string `protobuf:"bytes,3,opt,name=refresh_url,json=refreshUrl,proto3" json:"refresh_url,omitempty"`
-	// Descriptions by scope. Required.
+	// Descriptions by scope.
 	Scopes map[string]string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Whether PKCE (RFC 7636) is required.
 	PkceRequired  bool `protobuf:"varint,5,opt,name=pkce_required,json=pkceRequired,proto3" json:"pkce_required,omitempty"`
@@ -1386,7 +1386,7 @@ type ClientCredentialsOAuthFlow struct {
 	TokenUrl string `protobuf:"bytes,1,opt,name=token_url,json=tokenUrl,proto3" json:"token_url,omitempty"`
 	// Where tokens are renewed.
 	RefreshUrl string `protobuf:"bytes,2,opt,name=refresh_url,json=refreshUrl,proto3" json:"refresh_url,omitempty"`
-	// Descriptions by scope. Required.
+	// Descriptions by scope.
 	Scopes        map[string]string `protobuf:"bytes,3,rep,name=scopes,proto3" json:"scopes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1580,7 +1580,7 @@ type DeviceCodeOAuthFlow struct {
 	TokenUrl string `protobuf:"bytes,2,opt,name=token_url,json=tokenUrl,proto3" json:"token_url,omitempty"`
 	// Where tokens are renewed.
 	RefreshUrl string `protobuf:"bytes,3,opt,name=refresh_url,json=refreshUrl,proto3" json:"refresh_url,omitempty"`
-	// Descriptions by scope. Required.
+	// Descriptions by scope.
 	Scopes        map[string]string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1752,22 +1752,22 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\bpassword\x18\x04 \x01(\v2\x1d.reasond.v1.PasswordOAuthFlowH\x00R\bpassword\x12B\n" +
 	"\vdevice_code\x18\x05 \x01(\v2\x1f.reasond.v1.DeviceCodeOAuthFlowH\x00R\n" +
 	"deviceCodeB\x06\n" +
-	"\x04flow\"\xc2\x02\n" +
+	"\x04flow\"\xbd\x02\n" +
 	"\x1aAuthorizationCodeOAuthFlow\x120\n" +
 	"\x11authorization_url\x18\x01 \x01(\tB\x03\xe0A\x02R\x10authorizationUrl\x12 \n" +
 	"\ttoken_url\x18\x02 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x03 \x01(\tR\n" +
-	"refreshUrl\x12O\n" +
-	"\x06scopes\x18\x04 \x03(\v22.reasond.v1.AuthorizationCodeOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x12#\n" +
+	"refreshUrl\x12J\n" +
+	"\x06scopes\x18\x04 \x03(\v22.reasond.v1.AuthorizationCodeOAuthFlow.ScopesEntryR\x06scopes\x12#\n" +
 	"\rpkce_required\x18\x05 \x01(\bR\fpkceRequired\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xeb\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe6\x01\n" +
 	"\x1aClientCredentialsOAuthFlow\x12 \n" +
 	"\ttoken_url\x18\x01 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x02 \x01(\tR\n" +
-	"refreshUrl\x12O\n" +
-	"\x06scopes\x18\x03 \x03(\v22.reasond.v1.ClientCredentialsOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x1a9\n" +
+	"refreshUrl\x12J\n" +
+	"\x06scopes\x18\x03 \x03(\v22.reasond.v1.ClientCredentialsOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x01\n" +
@@ -1786,13 +1786,13 @@ const file_reasond_v1_agent_card_proto_rawDesc = "" +
 	"\x06scopes\x18\x03 \x03(\v2).reasond.v1.PasswordOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x97\x02\n" +
 	"\x13DeviceCodeOAuthFlow\x12=\n" +
 	"\x18device_authorization_url\x18\x01 \x01(\tB\x03\xe0A\x02R\x16deviceAuthorizationUrl\x12 \n" +
 	"\ttoken_url\x18\x02 \x01(\tB\x03\xe0A\x02R\btokenUrl\x12\x1f\n" +
 	"\vrefresh_url\x18\x03 \x01(\tR\n" +
-	"refreshUrl\x12H\n" +
-	"\x06scopes\x18\x04 \x03(\v2+.reasond.v1.DeviceCodeOAuthFlow.ScopesEntryB\x03\xe0A\x02R\x06scopes\x1a9\n" +
+	"refreshUrl\x12C\n" +
+	"\x06scopes\x18\x04 \x03(\v2+.reasond.v1.DeviceCodeOAuthFlow.ScopesEntryR\x06scopes\x1a9\n" +
 	"\vScopesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B9\n" +

@@ -1,4 +1,7 @@
-"""The rules that OpenAPI tells of fields are the server's own: a value at a bound is taken, the next one is refused."""
+"""The rules of fields are the server's own: a value at a bound is taken, the next one refused, and so by protovalidate.
+
+Its options in the descriptor set are made of these rules, as OpenAPI is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,16 @@ from google.protobuf.message_factory import GetMessageClass
 from reasond.v1 import repairs_pb2
 from scripts.field_rules import list_rules
 from scripts.protos import read as read_files
-from tests.contract.test_required_fields import RPCS, find_refused, find_routes, name_route, server, write_least
+from tests.contract.test_required_fields import (
+    RPCS,
+    find_invalid,
+    find_part,
+    find_refused,
+    find_routes,
+    name_route,
+    server,
+    write_least,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,14 +54,13 @@ def list_values(rule: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
                 yield "/" * bound if key.endswith("Length") else bound, bound == rule[key]
     if "exclusiveMinimum" in rule:
         yield rule["exclusiveMinimum"], False
+    if most := rule.get("maxBytes"):
+        yield from (("/" * most, True), (f"{'é' * (most // 2)}/", False))
 
 
 def write_value(message: Message, route: Route, value: Any) -> None:
     """Set the field at the end of the route to the value, to a list of it, or to a list of so many things."""
-    for field in route[:-1]:
-        part = getattr(message, field.name)
-        message = part[0] if field.is_repeated else part
-    last = route[-1]
+    message, last = find_part(message, route[:-1]), route[-1]
     message.ClearField(last.name)
     if not last.is_repeated:
         setattr(message, last.name, value)
@@ -81,18 +92,19 @@ async def test_a_rule_is_what_the_server_checks(server: Listening) -> None:
                 request: Any = GetMessageClass(rpc.input_type)()
                 list(write_least(request, route))
                 is_parameter = "Config" in name
-                if is_parameter and is_taken:
-                    # Another parameter may forbid it.
-                    continue
                 if name.startswith("RepairConfig"):
                     request.task.MergeFrom(PLAN)
                 elif route[0].name in {"start", "task"} and not is_parameter:
                     # It is refused for this alone, so that nothing runs.
                     request.request_id = " "
                 write_value(request, route, value)
-                refused = await find_refused(channel, server.token, rpc, request)
-                if bool({path, path.removesuffix("[0]")} & refused) == is_taken:
-                    wrong.append((path, str(value)[:9], is_taken, sorted(refused)))
+                refused = {"protovalidate": find_invalid(request)}
+                # Another parameter may forbid one that is taken.
+                if not (is_parameter and is_taken):
+                    refused["server"] = await find_refused(channel, server.token, rpc, request)
+                for judge, fields in refused.items():
+                    if bool({path, path.removesuffix("[0]")} & fields) == is_taken:
+                        wrong.append((judge, path, str(value)[:9], is_taken, sorted(fields)))
 
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -103,5 +115,5 @@ def test_a_comment_that_names_bounds_names_the_right_ones(name: str) -> None:
     [comment] = [field.comment for field in MESSAGES[message].fields if field.name == own]
     told = {float(number.replace(",", "")) for number in re.findall(r"(?:at most |\d-|to )([\d,.]*\d)", comment)}
     rule = {**RULES[name], **RULES[name].get("items", {})}
-    most = {rule[key] for key in ("maxLength", "maxItems", "maximum") if key in rule}
+    most = {rule[key] for key in ("maxLength", "maxBytes", "maxItems", "maximum") if key in rule}
     assert not told or not most or told & most, comment

@@ -1,4 +1,4 @@
-"""What the protos call REQUIRED is what the server refuses when it is missing, and nothing else."""
+"""What the protos call REQUIRED is what the server and protovalidate refuse when it is missing, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
+import protovalidate
 import pytest
 from google.api import field_behavior_pb2, resource_pb2  # type: ignore[import-untyped]  # shipped without py.typed
 from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 from grpc_status import rpc_status
 
 from reasond_server.testing import running_server
+from scripts.generate import RULES as DESCRIPTORS_WITH_RULES
 from scripts.protos import read as read_files
 from tests.contract.test_completeness import SERVICES
 from tests.unit.grpc_api.parts import details_of
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 Route: TypeAlias = "tuple[FieldDescriptor, ...]"
 POOL = descriptor_pool.Default()
+RULES = descriptor_pool.DescriptorPool()
+for described in FileDescriptorSet.FromString(DESCRIPTORS_WITH_RULES.read_bytes()).file:
+    RULES.Add(described)
 RPCS = [method for service in SERVICES.values() for method in service.methods]
 COMMENTED = {
     f"{message.name}.{field.name}": field
@@ -35,6 +41,7 @@ COMMENTED = {
     for field in message.fields
 }
 LIMIT_S = 120.0
+KEY = "k"
 
 
 def is_required(field: FieldDescriptor) -> bool:
@@ -48,10 +55,28 @@ def comments_of(field: FieldDescriptor) -> tuple[str, str]:
 
 
 def find_message(field: FieldDescriptor) -> Descriptor | None:
-    """Return the message of a field, if it is declared by us; maps are left out."""
-    kind = field.message_type
-    is_ours = kind is not None and kind.file.package == "reasond.v1" and not kind.GetOptions().map_entry
-    return kind if is_ours else None
+    """Return the message of a field, or of the values of a map, if it is declared by us."""
+    kind = field.message_type.fields_by_name["value"].message_type if is_map(field) else field.message_type
+    return kind if kind is not None and kind.file.package == "reasond.v1" else None
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def name_step(field: FieldDescriptor) -> str:
+    """Return how the path of a violation leads into a field (AIP-193)."""
+    return f"{field.name}{f'.{KEY}' if is_map(field) else '[0]' if field.is_repeated else ''}"
+
+
+def step_into(message: Message, field: FieldDescriptor) -> Any:
+    """Return the message in a field, or the one in its list or map, which is made."""
+    part = getattr(message, field.name)
+    if is_map(field):
+        return part[KEY]
+    if field.is_repeated:
+        return part[0] if part else part.add()
+    return part
 
 
 def find_routes(kind: Descriptor, seen: Sequence[str] = ()) -> Iterator[Route]:
@@ -77,11 +102,10 @@ def write_least(message: Message, route: Route, path: str = "") -> Iterator[str]
         is_next = field.full_name == following
         if is_next and len(route) == 1 and is_required(field):
             continue
-        place = f"{path}{field.name}{'[0]' if field.is_repeated else ''}"
+        place = f"{path}{name_step(field)}"
         yield place
         if field.message_type is not None:
-            part = getattr(message, field.name)
-            part = part.add() if field.is_repeated else part
+            part = step_into(message, field)
             part.SetInParent()
             yield from write_least(part, route[1:] if is_next else (), f"{place}.")
             continue
@@ -93,11 +117,8 @@ def write_least(message: Message, route: Route, path: str = "") -> Iterator[str]
 
 
 def name_route(route: Route) -> str:
-    """Return the path of a field as violations have it (AIP-193)."""
-    return ".".join(
-        f"{field.name}{'[0]' if field.is_repeated and each + 1 < len(route) else ''}"
-        for each, field in enumerate(route)
-    )
+    """Return the path of a field as violations have it."""
+    return ".".join([*map(name_step, route[:-1]), *(field.name for field in route[-1:])])
 
 
 @pytest.fixture
@@ -128,6 +149,26 @@ async def find_refused(channel: Any, token: str, rpc: MethodDescriptor, request:
     return set()
 
 
+def find_invalid(request: Message) -> set[str]:
+    """Return the fields that protovalidate finds wrong by the rules in the descriptor set."""
+    kind = GetMessageClass(RULES.FindMessageTypeByName(request.DESCRIPTOR.full_name))
+    found = protovalidate.collect_violations(kind.FromString(request.SerializeToString()))
+    paths = [violation.proto.field for violation in found]
+    return {".".join(map(name_element, path.elements)) for path in paths if path is not None}
+
+
+def name_element(element: protovalidate.FieldPathElementPb) -> str:
+    place = None if element.subscript is None else element.subscript.value
+    return f"{element.field_name}{'' if place is None else f'[{place}]' if isinstance(place, int) else f'.{place}'}"
+
+
+def find_part(message: Any, route: Route) -> Any:
+    """Return the message that a route leads to."""
+    for field in route:
+        message = step_into(message, field)
+    return message
+
+
 def name_in_proto(field: str) -> str:
     """Return the name of a field as the proto has it: violations of cards have the names of their JSON."""
     return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", field)
@@ -137,8 +178,9 @@ def is_conditional(kind: Descriptor, path: str) -> bool:
     """Return whether the comment of a field, or of its oneof, says when it is required."""
     name, _, rest = path.partition(".")
     field = kind.fields_by_name[name.partition("[")[0]]
-    if rest and field.message_type is not None:
-        return is_conditional(field.message_type, rest)
+    inner = find_message(field)
+    if rest and inner is not None:
+        return is_conditional(inner, rest.removeprefix(f"{KEY}.") if is_map(field) else rest)
     return re.search("Required(,| for)", " ".join(comments_of(field))) is not None
 
 
@@ -154,8 +196,29 @@ async def test_what_is_required_is_refused_when_it_is_missing_and_nothing_else_i
                 refused = {name_in_proto(field) for field in await find_refused(channel, server.token, rpc, request)}
                 known = {field for field in refused if any(each.startswith(field) for each in written)}
                 missing = {field for field in refused - known if not is_conditional(rpc.input_type, field)}
-                if missing != ({name_route(route)} if route and is_required(route[-1]) else set()):
-                    wrong.append((rpc.name, name_route(route), sorted(missing)))
+                invalid = find_invalid(request)
+                if not missing == invalid == ({name_route(route)} if route and is_required(route[-1]) else set()):
+                    wrong.append((rpc.name, name_route(route), sorted(missing), sorted(invalid)))
+
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+async def test_a_request_without_a_choice_that_is_required_is_refused(server: Listening) -> None:
+    wrong = []
+    async with grpc.aio.insecure_channel(server.grpc) as channel:
+        for rpc in RPCS:
+            for route in [(), *find_routes(rpc.input_type)]:
+                kind = find_message(route[-1]) if route else rpc.input_type
+                for oneof in () if kind is None else kind.oneofs:
+                    if "Required." not in comments_of(oneof.fields[0])[1]:
+                        continue
+                    request = GetMessageClass(rpc.input_type)()
+                    list(write_least(request, route))
+                    find_part(request, route).ClearField(oneof.name)
+                    path = ".".join([*map(name_step, route), oneof.name])
+                    invalid = find_invalid(request)
+                    if invalid != {path} or not await find_refused(channel, server.token, rpc, request):
+                        wrong.append((rpc.name, path, sorted(invalid)))
 
     assert not wrong, "\n".join(map(str, wrong))
 

@@ -35,7 +35,7 @@ _DEFAULT_PAGE = 50
 _LARGEST_PAGE = 100
 _STOP_ELSEWHERE_S = 10.0
 _LOOK_AGAIN_S = 1.0
-_LONGEST_TEXT = 200
+MAX_SEARCH_CHARACTERS = 200
 _PAGE_OF_CALLS = 20
 _CHARACTERS_OF_PAGE = 262_144
 _MOST_LOOKED_AT = 1_000
@@ -215,8 +215,10 @@ class ExecutionDesk:
         if create_time_after and create_time_before and create_time_after >= create_time_before:
             text = f"must be later than create_time_after, {create_time_after.isoformat()}"
             raise InvalidRequestError.at("create_time_before", text)
-        if len(text) > _LONGEST_TEXT:
-            raise InvalidRequestError.at("text", f"must have at most {_LONGEST_TEXT} characters, got {len(text)}")
+        if len(text) > MAX_SEARCH_CHARACTERS:
+            raise InvalidRequestError.at(
+                "text", f"must have at most {MAX_SEARCH_CHARACTERS} characters, got {len(text)}"
+            )
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         wanted = ExecutionFilter(
             strategy=strategy,

@@ -644,7 +644,7 @@ class AuthorizationCodeOAuthFlow(google.protobuf.message.Message):
     """Whether PKCE (RFC 7636) is required."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope. Required."""
+        """Descriptions by scope."""
 
     def __init__(
         self,
@@ -690,7 +690,7 @@ class ClientCredentialsOAuthFlow(google.protobuf.message.Message):
     """Where tokens are renewed."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope. Required."""
+        """Descriptions by scope."""
 
     def __init__(
         self,
@@ -825,7 +825,7 @@ class DeviceCodeOAuthFlow(google.protobuf.message.Message):
     """Where tokens are renewed."""
     @property
     def scopes(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Descriptions by scope. Required."""
+        """Descriptions by scope."""
 
     def __init__(
         self,
