@@ -15,6 +15,7 @@ from reasond_server.repair.search.repair_site import perform_once
 from reasond_server.repair.service.assignments import RepairAssignment
 from reasond_server.repair.service.repair_work import RepairKind
 from reasond_server.runs.recorded_calls import compute_texts_digest
+from reasond_server.telemetry.observers import UNOBSERVED
 from reasond_server.types import Budget, Usage
 from reasond_server.types.repairs import (
     CandidateStatus,
@@ -27,7 +28,7 @@ from reasond_server.types.repairs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from reasond_server.llm.model import ChatModel
     from reasond_server.repair.search.activities import AllActivities, CandidateOrder
@@ -73,7 +74,7 @@ class SimulatedRepairs(RepairKind):
         self.records_content = True
         self.model = None
         self.engine = None
-        self.observer = Unwatched()
+        self.observer = UNOBSERVED
         self.workshop: Any = _Workshop()
 
     @asynccontextmanager
@@ -83,13 +84,6 @@ class SimulatedRepairs(RepairKind):
         """Yield the simulated outside."""
         activities: Any = SimulatedActivities(self._world, self._process, run, model, assignment)
         yield activities
-
-
-class Unwatched:
-    """An observer that hears nothing."""
-
-    def __getattr__(self, _name: str) -> Callable[..., None]:
-        return lambda *_arguments, **_more: None
 
 
 class _Workshop:

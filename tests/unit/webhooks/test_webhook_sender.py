@@ -16,6 +16,7 @@ from standardwebhooks import Webhook
 from reasond_server.assembly.stores import StoreOptions, open_stores
 from reasond_server.errors.base import SettingsError
 from reasond_server.eventlog.store import Notice
+from reasond_server.telemetry.observers import Observer
 from reasond_server.webhooks.outbox import Outbox
 from reasond_server.webhooks.webhook_messages import build_headers
 from reasond_server.webhooks.webhook_policy import (
@@ -48,7 +49,7 @@ def notice(notice_id: str = "msg_1", name: str = "desk", body: str = '{"type":"e
     return Notice(notice_id=notice_id, endpoint=name, tenant="acme", execution_id="e1", sequence=3, body=body)
 
 
-class Counting:
+class Counting(Observer):
     """Counts the outcomes of attempts."""
 
     def __init__(self) -> None:

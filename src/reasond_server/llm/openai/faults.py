@@ -267,11 +267,7 @@ def _build_lasting_error(
             "says that the prompt does not fit its context",
             "Shorten the task, or lower max_tokens.",
         ),
-        _Kind.FILTERED: (
-            filtered,
-            "withheld the answer: its content filter objects",
-            "",
-        ),
+        _Kind.FILTERED: (filtered, "withheld the answer: its content filter objects", ""),
         _Kind.QUOTA: (
             ModelRateLimitedError,
             "has no credit left for this account",
