@@ -7,6 +7,7 @@ const [baseURL, apiKey] = process.argv.slice(2);
 const QUESTION = "What is 6 times 7?";
 const AS_JSON = "What is 6 times 7, as JSON?";
 const BY_TOOL = "What is 40 plus 2? Use the tool.";
+const BY_TEXT = "Shout that it is 42.";
 const NUMBERS = {
   type: "object",
   properties: { a: { type: "integer" }, b: { type: "integer" } },
@@ -40,6 +41,9 @@ async function runAiSdk() {
   const add = tool({ description: "Adds.", inputSchema: jsonSchema(NUMBERS), execute: async ({ a, b }) => a + b });
   const agent = streamText({ model: provider("reasond"), prompt: BY_TOOL, tools: { add }, stopWhen: stepCountIs(4) });
   await agent.consumeStream();
+  const shout = provider.tools.customTool({ name: "shout", description: "Shouts.", execute: async (text) => text.toUpperCase() });
+  const loud = { model: provider("reasond"), prompt: BY_TEXT, tools: { shout }, stopWhen: stepCountIs(4) };
+  tell("ai-sdk", { by_text: (await generateText(loud)).text });
   const schema = jsonSchema({ type: "object", properties: { n: { type: "integer" } }, required: ["n"] });
   const exact = { model: provider("reasond"), system: "You are exact.", prompt: AS_JSON, schema };
   const parsed = (await generateObject(exact)).object.n;

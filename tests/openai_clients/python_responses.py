@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import openresponses_types
 from agents import Agent as OpenAiAgent
-from agents import Runner, function_tool
+from agents import CustomTool, Runner, function_tool
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from openai import OpenAI
@@ -25,6 +25,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 QUESTION = "What is 6 times 7?"
 AS_JSON = "What is 6 times 7, as JSON?"
 BY_TOOL = "What is 40 plus 2? Use the tool."
+BY_TEXT = "Shout that it is 42."
 EXACT = "You are exact."
 ADD = {
     "type": "function",
@@ -49,6 +50,11 @@ class Number(BaseModel):
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+async def shout(_: Any, text: str) -> str:
+    """Say a text loudly."""
+    return text.upper()
 
 
 def tell(client: str, **seen: Any) -> None:
@@ -121,6 +127,9 @@ async def run_agents() -> None:
         pass
     exact = OpenAiAgent(name="y", instructions=EXACT, model="reasond", output_type=Number)
     parsed = (await Runner.run(exact, AS_JSON)).final_output.n
+    loud = CustomTool(name="shout", description="Shouts.", on_invoke_tool=shout)
+    shouted = await Runner.run(OpenAiAgent(name="z", model="reasond", tools=[loud]), BY_TEXT)
+    tell("openai-agents", by_text=shouted.final_output)
     tell("openai-agents", by_tool=whole.final_output, streamed=streamed.final_output, parsed=parsed)
 
 

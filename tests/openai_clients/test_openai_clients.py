@@ -52,6 +52,8 @@ def calling(function: dict[str, str]) -> Callable[[Conversation], Awaitable[None
 
 
 CALL = calling(ADD)
+SHOUT = calling({"name": "shout", "arguments": '{"input": "it is 42"}'})
+SHOUTED = streaming(chunk("I said: IT IS 42"), chunk(finish="stop"), usage(30, 5), DONE)
 FORM = calling({"name": "Number", "arguments": '{"n": 42}'})
 BY_TOOL = streaming(chunk("40 plus 2 is 42."), chunk(finish="stop"), usage(30, 5), DONE)
 FIRST_PART = streaming(chunk("Part one."), chunk(finish="length"), usage(20, 5), DONE)
@@ -76,6 +78,8 @@ class ScriptedModel:  # same name: scripts a model server here
             self.left.put_nowait(None)
         elif "Use the tool" in asked:
             await (BY_TOOL if '"tool_call_id"' in asked else CALL)(conversation)
+        elif "Shout that" in asked:
+            await (SHOUTED if "IT IS 42" in asked else SHOUT)(conversation)
         elif '"name":"Number"' in asked:
             await FORM(conversation)
         elif "as JSON" in asked:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # The first run installs the clients.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-BY_TOOL = "40 plus 2 is 42."
+BY_TOOL, SHOUTED = "40 plus 2 is 42.", "I said: IT IS 42"
 
 
 async def test_the_clients_of_python_speak_responses(tmp_path: Path) -> None:
@@ -33,7 +33,8 @@ async def test_the_clients_of_python_speak_responses(tmp_path: Path) -> None:
     assert own["errors"] == [[404, "EXECUTION_NOT_FOUND"], [400, "model_not_found"]]
     assert (seen["openresponses"]["checked"], seen["openresponses"]["wrong"]) == (15, [])
     assert seen["langchain"] == {"by_tool": BY_TOOL, "streamed": "42", "parsed": 42}
-    assert seen["openai-agents"] == {"by_tool": BY_TOOL, "streamed": BY_TOOL, "parsed": 42}
+    agents = {"by_text": SHOUTED, "by_tool": BY_TOOL, "streamed": BY_TOOL, "parsed": 42}
+    assert seen["openai-agents"] == agents
     # The model is shown the calls of the history, and answers them.
     assert seen["pydantic-ai"] == {
         "by_tool": BY_TOOL,
@@ -54,4 +55,10 @@ async def test_the_clients_of_node_speak_responses(tmp_path: Path) -> None:
         "by_tool": BY_TOOL,
         "error": [400, "model_not_found"],
     }
-    assert seen["ai-sdk"] == {"answer": "42", "reasoning": "6 times 7 is 42.", "by_tool": BY_TOOL, "parsed": 42}
+    assert seen["ai-sdk"] == {
+        "answer": "42",
+        "reasoning": "6 times 7 is 42.",
+        "by_text": SHOUTED,
+        "by_tool": BY_TOOL,
+        "parsed": 42,
+    }
