@@ -26,10 +26,15 @@ LONG_CUT: Final = (1500, 2500)
 
 @dataclass(slots=True)
 class CutPlan:
-    """How often connections are cut, by chance with a seed; `left` cuts are still to come."""
+    """How often connections are cut, by chance with a seed; `left` cuts are still to come.
+
+    `long_cut` has the least and the most bytes of every third cut: enough for a whole answer, so that a client that
+    begins again gets further.
+    """
 
     seed: int
     left: int
+    long_cut: tuple[int, int] = LONG_CUT
     _chance: random.Random = field(init=False)
     _drawn: int = 0
 
@@ -41,7 +46,7 @@ class CutPlan:
         if self.left <= 0:
             return None
         self._drawn += 1
-        bounds = LONG_CUT if self._drawn % 3 == 0 else SHORT_CUT
+        bounds = self.long_cut if self._drawn % 3 == 0 else SHORT_CUT
         return self._chance.randint(*bounds), self._chance.random() < 0.5
 
 

@@ -9,13 +9,15 @@ import asyncio
 import json
 import random
 import re
+import sqlite3
 import sys
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.engines.served import serving
@@ -25,7 +27,7 @@ from tests.http_clients import make_http_client
 from tests.unit.protocols.responses.responding import RESPONSES, put_together
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from tests.engines.served import Served
@@ -43,18 +45,35 @@ MOST_BYTES = 9_000
 MOST_RETRIES = 5
 LIMIT_S = 3_600.0
 QUESTION = re.compile(r"question-\d+")
+KEY = re.compile(r"Bearer (\S+)")
+REPLY = re.compile(r"Call (\d+) = ")
 
 
 @dataclass
 class Site:
-    """Servers over one store, of which any may be dead, and the model that all of them call."""
+    """Servers over one store, of which any may be dead, and the model that all of them call.
 
+    Each server has its name as the key of its calls, and each reply has a number of its own.
+
+    Attributes:
+        calls: how often the model was asked each question.
+        made: the question and the server of each call, in order.
+        wanted: how many calls each question takes.
+        on_record: the numbers of the replies that the store had when a server was killed.
+        killed: the names of the servers that were killed.
+    """
+
+    store_url: str = ""
     calls: Counter[str] = field(default_factory=Counter)
+    made: list[tuple[str, str]] = field(default_factory=list)
+    wanted: dict[str, int] = field(default_factory=dict)
+    on_record: set[int] = field(default_factory=set)
+    killed: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)
     running: list[Served] = field(default_factory=list)
     cuts: int = 0
     kills: int = 0
     lost: int = 0
-    again: int = 0
     ended: int = 0
 
     async def answer(self, conversation: Conversation) -> None:
@@ -64,7 +83,8 @@ class Site:
             return
         question = QUESTION.findall(conversation.body.decode())[-1]
         self.calls[question] += 1
-        text = f"Call {sum(self.calls.values())} = {question} ☂ " + "wörds " * 60
+        self.made.append((question, KEY.findall(conversation.head)[0]))
+        text = f"Call {len(self.made)} = {question} ☂ " + "wörds " * 60
         # Nothing waits for this: it varies what a kill meets.
         await asyncio.sleep(random.uniform(0, 0.05))  # noqa: S311 - no secret
         await conversation.send(STREAM_HEAD + b"connection: close\r\n\r\n")
@@ -72,6 +92,43 @@ class Site:
             await conversation.send(chunk(text[at : at + 60]))
             await asyncio.sleep(random.uniform(0, 0.04))  # noqa: S311 - no secret
         await conversation.send(chunk("<answer>42</answer>") + chunk(finish="stop") + usage(20, 10) + DONE)
+
+    async def start(self, stack: AsyncExitStack, folder: Path, environ: Mapping[str, str]) -> Served:
+        """Start one more server, which ends with `stack`."""
+        name = f"server{len(self.names)}"
+        own = {**environ, "OPENAI_API_KEY": name, "REASOND__STORE__URL": self.store_url}
+        server = await stack.enter_async_context(serving(folder, name, own))
+        self.names[server.http] = name
+        return server
+
+    def kill(self, server: Served) -> None:
+        """End a server by SIGKILL, and see which replies are on record."""
+        self.kills += 1
+        server.process.kill()
+        server.process.wait()
+        self.killed.add(self.names[server.http])
+        self.on_record |= self.read_replies()
+
+    def read_replies(self) -> set[int]:
+        """Return the numbers of the replies that the store has, as records of calls or in what became of them."""
+        query = "SELECT body FROM entries"
+        if (file := self.store_url.removeprefix("sqlite:///")) != self.store_url:
+            with closing(sqlite3.connect(file)) as connection:
+                bodies = connection.execute(query).fetchall()
+        else:
+            with psycopg.connect(self.store_url) as connection:
+                bodies = connection.execute(query).fetchall()
+        return {int(number) for (body,) in bodies for number in REPLY.findall(body)}
+
+    def check_payments(self) -> int:
+        """Check that only calls without a record at the kill of their server were made again; return how many were."""
+        kept, numbers = self.read_replies(), range(1, len(self.made) + 1)
+        lost = [number for number in numbers if number not in kept]
+        assert not self.on_record.intersection(lost), "a reply on record was paid again"
+        assert Counter(self.made[number - 1][0] for number in kept) == self.wanted
+        assert {self.made[number - 1][1] for number in lost} <= self.killed
+        assert all(count <= self.wanted[question] for (question, _), count in Counter(self.made).items())
+        return len(lost)
 
     @property
     def is_done(self) -> bool:
@@ -172,7 +229,7 @@ async def ask(site: Site, name: int) -> int:
     """Ask one question after another until the site is done, and check what each reader got; return how many."""
     asked = 0
     while not site.is_done:
-        before, model = site.kills, [*MODELS][(name + asked // 2) % 2]
+        model = [*MODELS][(name + asked // 2) % 2]
         question = f"question-{name}{asked:05}"
         reader = Reader(site=site, question=question, model=model, is_background=asked % 2 == 0)
         await reader.read_all()
@@ -187,10 +244,7 @@ async def ask(site: Site, name: int) -> int:
         assert numbers == sorted(set(numbers))
         ended = reader.events[-1]["response"]
         assert ended["status"] == "completed", str(ended["error"])
-        # A kill loses the call that is under way, and one before it whose record is on its way to the store.
-        extra = site.calls[question] - MODELS[model]
-        assert 0 <= extra <= MODELS[model] * (site.kills - before), (model, question, reader.response_id)
-        site.again += extra
+        site.wanted[question] = MODELS[model]
         site.ended += 1
         asked += 1
     return asked
@@ -198,7 +252,7 @@ async def ask(site: Site, name: int) -> int:
 
 async def kill_now_and_then(site: Site, stack: AsyncExitStack, folder: Path, environ: dict[str, str]) -> None:
     """Kill a server when some responses have ended and more calls have begun, and start another in its place."""
-    for number in range(KILLS):
+    for _ in range(KILLS):
         # A run that ends several processes before it gets further is given up.
         ended = site.ended + CLIENTS
         while site.ended < ended and not site.is_done:  # noqa: ASYNC110 - nobody tells
@@ -207,35 +261,37 @@ async def kill_now_and_then(site: Site, stack: AsyncExitStack, folder: Path, env
         while sum(site.calls.values()) < wanted:  # noqa: ASYNC110 - the model tells nobody
             await asyncio.sleep(0.01)
         dead = random.choice(site.running)  # noqa: S311 - no secret
-        site.kills += 1
-        dead.process.kill()
-        dead.process.wait()
-        new = await stack.enter_async_context(serving(folder, f"again{number}", environ))
-        site.running[site.running.index(dead)] = new
+        site.kill(dead)
+        site.running[site.running.index(dead)] = await site.start(stack, folder, environ)
+
+
+def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    """Return the address of an empty store."""
+    if kind == "sqlite":
+        return f"sqlite:///{folder / 'reasond.db'}"
+    return str(request.getfixturevalue("postgres_url"))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_what_is_cut_off_is_whole_in_the_end_and_was_paid_once(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = f"sqlite:///{tmp_path / 'reasond.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    site = Site()
+    site = Site(store_url=make_store(kind, tmp_path, request))
     async with upstream(site.answer) as model, AsyncExitStack() as stack:
         environ = {
-            "OPENAI_API_KEY": "none",
-            "REASOND__STORE__URL": url,
             "REASOND__STORE__LEASE_S": "3",
             "REASOND__LLM__PROVIDER": "openai",
             "REASOND__LLM__BASE_URL": model.address,
             "REASOND__LLM__MODEL": "fake",
         }
-        for number in range(1 if kind == "sqlite" else 2):
-            site.running.append(await stack.enter_async_context(serving(tmp_path, f"server{number}", environ)))
+        for _ in range(1 if kind == "sqlite" else 2):
+            site.running.append(await site.start(stack, tmp_path, environ))
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(ask(site, name)) for name in range(1, CLIENTS + 1)]
             group.create_task(kill_now_and_then(site, stack, tmp_path, environ))
+        again = site.check_payments()
     responses = sum(each.result() for each in asked)
     sys.stdout.write(
         f"{kind}: {site.cuts} cuts, {site.kills} SIGKILLs, {responses} responses: 0 lost, doubled or reordered; "
-        f"{site.again} calls were under way at a kill and made again, {site.lost} readers were told that text is lost\n"
+        f"{again} calls had no record at a kill and were made again, {site.lost} readers were told that text is lost\n"
     )

@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import openai
 from openai import AsyncOpenAI, OpenAI
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior
 from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModelSettings
 from pydantic_ai.providers.openai import OpenAIProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 MODEL = "reasond/direct"
+STEPS = "reasond/chain_of_thought"
+"""A model whose text comes with its step: none of it is lost with a server, and no stream begins again."""
 RETRIES = 100
+LIMIT_S = 600.0
 ENDS = {"response.completed", "response.failed", "response.incomplete"}
-CUT = (openai.APIConnectionError, openai.InternalServerError, httpx.TransportError, json.JSONDecodeError)
+CUT = (openai.APIConnectionError, openai.InternalServerError, json.JSONDecodeError)
 
 
 def put_together(events: list[dict[str, Any]]) -> list[Any]:
@@ -81,18 +86,59 @@ def create(client: OpenAI, question: str) -> dict[str, Any]:
     return {"is_right": bool(made.output_text) and made.output_text == client.responses.retrieve(made.id).output_text}
 
 
-def ask_pydantic_ai(client: OpenAI, question: str) -> dict[str, Any]:
-    """Ask in the background, which pydantic-ai polls."""
+class EndingStream(httpx2.AsyncByteStream):
+    """The pieces of a stream, which ends where it breaks off."""
 
-    async def ask() -> Any:
-        own = AsyncOpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=RETRIES)
-        model = OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=own))
-        settings = OpenAIResponsesModelSettings(openai_background=True)
-        return await Agent(model, model_settings=settings).run(question)
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
-    found = asyncio.run(ask())
-    text = client.responses.retrieve(found.response.provider_response_id).output_text
-    return {"is_right": bool(text) and found.output == text}
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with suppress(httpx2.TransportError):
+            async for piece in self._inner:
+                yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class EndingTransport(httpx2.AsyncHTTPTransport):
+    """Ends streams that break off as some proxies do: pydantic-ai reads on by itself only after such an end.
+
+    `resumed` counts the streams that it read on.
+    """
+
+    resumed = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.resumed += b"starting_after" in request.url.query
+        response = await super().handle_async_request(request)
+        if response.headers["content-type"].startswith("text/event-stream"):
+            response.stream = EndingStream(response.stream)
+        return response
+
+
+def ask_pydantic_ai(client: OpenAI, question: str, *, is_stream: bool) -> dict[str, Any]:
+    """Ask in the background; pydantic-ai polls, or reads a stream on after its last event."""
+
+    async def ask() -> tuple[str, str, int]:
+        transport = EndingTransport()
+        web = httpx2.AsyncClient(transport=transport, timeout=LIMIT_S)
+        own = AsyncOpenAI(base_url=client.base_url, api_key=client.api_key, max_retries=RETRIES, http_client=web)
+        model = OpenAIResponsesModel(STEPS if is_stream else MODEL, provider=OpenAIProvider(openai_client=own))
+        key = {"Idempotency-Key": question.replace(" ", "-")}
+        agent = Agent(model, model_settings=OpenAIResponsesModelSettings(openai_background=True, extra_headers=key))
+        while is_stream:
+            # It gives up where nothing had come before the cut.
+            with suppress(ModelAPIError, UnexpectedModelBehavior):
+                async with agent.run_stream(question) as streamed:
+                    output = await streamed.get_output()
+                return output, str(streamed.response.provider_response_id), transport.resumed
+        found = await agent.run(question)
+        return found.output, str(found.response.provider_response_id), 0
+
+    output, response_id, resumed = asyncio.run(ask())
+    text = client.responses.retrieve(response_id).output_text
+    return {"is_right": bool(text) and output == text, "resumed": resumed}
 
 
 def main() -> None:
@@ -102,7 +148,8 @@ def main() -> None:
         "openai background": lambda question: stream(client, question, is_background=True),
         "openai stream": lambda question: stream(client, question, is_background=False),
         "openai whole": lambda question: create(client, question),
-        "pydantic-ai background": lambda question: ask_pydantic_ai(client, question),
+        "pydantic-ai background": lambda question: ask_pydantic_ai(client, question, is_stream=False),
+        "pydantic-ai stream": lambda question: ask_pydantic_ai(client, question, is_stream=True),
     }
     for number in range(int(questions)):
         name = [*ways][number % len(ways)]
