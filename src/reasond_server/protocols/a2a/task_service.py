@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -77,17 +77,17 @@ class Tasks:
         Raises:
             ReasondError: the message is refused.
         """
-        wanted, body = params.get("configuration", {}), dict[str, Any]()
-        async with aclosing(self._begin(caller, params)) as updates:
-            async for update in updates:
-                if update.body is not None and update.body.keys() & {"task", "message"}:
-                    body = update.body
-                    if wanted.get("returnImmediately"):
-                        return body
-        if "task" in body:
-            log = await self.find(caller, body["task"]["id"])
-            body = {"task": write_log(log).write(history_length=wanted.get("historyLength"))}
-        return body
+        wanted, is_bare = params.get("configuration", {}), read_own(params).as_message
+        async with self._follow(caller, params) as (writer, _, updates):
+            if is_bare or not wanted.get("returnImmediately"):
+                async for _update in updates:
+                    pass
+        log = await self.find(caller, writer.task_id)
+        # A message that is sent again may find its task further. Else what the store does not keep is told here.
+        if log.execution.last_sequence > writer.generation:
+            writer = write_log(log)
+        task = writer.write(history_length=wanted.get("historyLength"))
+        return writer.write_reply() if is_bare else {"task": task}
 
     def stream(self, caller: Principal, params: Json, cursor: Cursor | None) -> AsyncGenerator[Update, None]:
         """Take a message, and yield its task and the updates to its end, or until it waits for input.
@@ -230,26 +230,35 @@ class Tasks:
             require_generation(params, writer.generation)
         return asked
 
-    async def _begin(self, caller: Principal, params: Json) -> AsyncGenerator[Update, None]:
-        """Yield the task of a message, and its updates, or the answer alone. Raises as `send`."""
-        asked, wanted = await self._read(caller, params), params.get("configuration", {})
+    @asynccontextmanager
+    async def _follow(
+        self, caller: Principal, params: Json
+    ) -> AsyncGenerator[tuple[TaskWriter, StreamEvent, AsyncGenerator[Update, None]], None]:
+        """Take a message, and yield its task after the first event, that event, and the updates. Raises as `send`."""
+        asked = await self._read(caller, params)
         events = self.runs.follow(caller, asked, include_deltas=asked.include_deltas, keep_running=True)
         async with aclosing(events):
             first = await anext(events)
             while isinstance(first.event, Heartbeat):
                 first = await anext(events)
             log = await self.find(caller, first.execution_id)
-            if push := wanted.get("taskPushNotificationConfig"):
+            if push := params.get("configuration", {}).get("taskPushNotificationConfig"):
                 receiver = read_receiver(push, first.execution_id)
                 await self._require_receivers().put(log.execution.tenant, first.execution_id, receiver)
             writer = write_log(log, before=first.sequence + 1)
-            is_bare, task = read_own(params).as_message, writer.write(history_length=wanted.get("historyLength"))
-            drafts = writer.take(*first[1:]) if isinstance(first.event, TextDelta) else ()
-            for body in () if is_bare else ({"task": task}, *drafts):
-                yield _place(writer, body)
             async with aclosing(_tell(writer, events, stops=True)) as updates:
-                async for update in updates:
-                    yield replace(update, body=None) if is_bare else update
+                yield writer, first, updates
+
+    async def _begin(self, caller: Principal, params: Json) -> AsyncGenerator[Update, None]:
+        """Yield the task of a message, and its updates, or the answer alone. Raises as `send`."""
+        wanted, is_bare = params.get("configuration", {}), read_own(params).as_message
+        async with self._follow(caller, params) as (writer, first, updates):
+            task = {"task": writer.write(history_length=wanted.get("historyLength"))}
+            drafts = writer.take(*first[1:]) if isinstance(first.event, TextDelta) else ()
+            for body in () if is_bare else (task, *drafts):
+                yield _place(writer, body)
+            async for update in updates:
+                yield replace(update, body=None) if is_bare else update
             if is_bare:
                 yield _place(writer, writer.write_reply())
 

@@ -388,7 +388,10 @@ async def test_a_store_without_content_has_tasks_without_messages() -> None:
     async with serve_agent(environ={"REASOND__STORE__RECORD_CONTENT": "false"}) as site:
         updates = await site.send("GRPC", say(QUESTION, message_id="m1", context_id="talk"))
         task = await site.get("JSONRPC", updates[0].task.id)
+        other = {"message": {**SENT["message"], "messageId": "m2"}}
+        whole = (await site.http.post("/a2a/v1/message:send", json=other)).json()["task"]
     assert updates[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert [each["parts"] for each in whole["artifacts"]] == [[{"text": "42"}], [{"text": "6 times 7 is 42."}]]
     assert task.status.state == TaskState.TASK_STATE_COMPLETED
     assert QUESTION not in str(task)
 

@@ -102,6 +102,17 @@ async def test_a_text_alone_settles_the_one_call_that_waits() -> None:
     assert "It is in the barn." in model.prompts[1]
 
 
+async def test_a_message_that_is_sent_again_is_answered_with_its_task_as_it_is_now() -> None:
+    async with serve_agent(Searching()) as site:
+        asked = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Find it."}]}
+        body = {"message": {**asked, "metadata": {OWN: {"tools": [SEARCH]}}}}
+        waiting = (await site.http.post("/a2a/v1/message:send", json=body)).json()["task"]
+        done = await site.ask("GRPC", say("It is in the barn.", message_id="m2", task_id=waiting["id"]))
+        again = (await site.http.post("/a2a/v1/message:send", json=body)).json()["task"]
+    assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert json_format.ParseDict(again, type(done)()) == done
+
+
 async def test_a_text_does_not_settle_two_calls_and_says_what_does() -> None:
     async with serve_agent(Searching(times=2)) as site:
         waiting = await begin(site, "JSONRPC")
