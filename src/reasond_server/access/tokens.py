@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import jwt
 
 from reasond_server.errors.access import TokenExpiredError, TokenInvalidError, TokenMissingError
-from reasond_server.errors.base import Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types import Principal
 from reasond_server.types.values import value
@@ -220,9 +219,7 @@ class TokenMinter:
     def _require_lifetime(self, lifetime_s: float) -> float:
         """Return `lifetime_s` if a verifier accepts it."""
         if not 1 <= lifetime_s <= self.max_lifetime_s:
-            raise InvalidRequestError.of(
-                Violation(field="lifetime_s", description=f"must be between 1 and {self.max_lifetime_s:g} seconds")
-            )
+            raise InvalidRequestError.at("lifetime_s", f"must be between 1 and {self.max_lifetime_s:g} seconds")
         return lifetime_s
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reasond_server.agents.cards import EXTENSION, compute_etag, encode_card, parse_card
 from reasond_server.agents.directory import AgentDirectory, AgentPage, RegisteredAgent, is_agent_id
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.types import Json  # noqa: TC001 - as above
 from reasond_server.types.values import value
@@ -110,9 +110,7 @@ class AgentService:
             description = f"is {show(agent_id)}, but the card says {show(parsed.agent_id)}"
             raise InvalidRequestError.at("agent_id", description)
         if ttl_s is not None and not _MIN_TTL_S <= ttl_s <= _MAX_TTL_S:
-            raise InvalidRequestError.of(
-                Violation(field="ttl", description=f"must be between {_MIN_TTL_S} and {_MAX_TTL_S} seconds")
-            )
+            raise InvalidRequestError.at("ttl", f"must be between {_MIN_TTL_S} and {_MAX_TTL_S} seconds")
         return await self._directory.register(
             tenant=caller.tenant,
             agent_id=_require_id(agent_id or parsed.agent_id or ""),

@@ -123,14 +123,12 @@ def _read(request: Message) -> Json:
     try:
         found = json_format.MessageToDict(request)
     except (json_format.SerializeToJsonError, ValueError, OverflowError):
-        text = "must have finite numbers, and times in the years 1 to 9999"
-        raise InvalidRequestError.of(Violation(field="request", description=text)) from None
+        raise InvalidRequestError.at("request", "must have finite numbers, and times in the years 1 to 9999") from None
     for holder in (found, found.get("configuration", {})):
         if (length := holder.get("historyLength", 0)) < 0:
-            text = f"must be at least 0, got {length}"
-            raise InvalidRequestError.of(Violation(field="historyLength", description=text))
+            raise InvalidRequestError.at("historyLength", f"must be at least 0, got {length}")
     try:
         whole: Json = restore_whole(found, levels=_MOST_LEVELS)
     except ValueError as error:
-        raise InvalidRequestError.of(Violation(field="params", description=str(error))) from None
+        raise InvalidRequestError.at("params", str(error)) from None
     return whole

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from pydantic_core import to_json
 
-from reasond_server.errors.base import ReasondError, Violation, show
+from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import InvalidRequestError, MethodNotFoundError
 from reasond_server.http_api.body_reader import read_call_body
@@ -119,7 +119,7 @@ class RestEndpoint:
         async def run(caller: Principal, _params: Params) -> dict[str, Any]:
             if route.takes_body and query:
                 description = "is no parameter of this address: its fields stand in the body"
-                raise InvalidRequestError.of(Violation(field=show(query[0][0]), description=description))
+                raise InvalidRequestError.at(show(query[0][0]), description)
             cursor = _read_cursor(exchange, fields) if route.is_stream else None
             given = {**(await parse_object(body) if body else {}), **fields}
             is_long, write = len(body) > _LONG_BYTES, stream.write

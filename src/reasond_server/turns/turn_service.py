@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.access.permissions import ADMIN, TOOLS
 from reasond_server.base.asyncio_tasks import finish_though_cancelled
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import show
 from reasond_server.errors.limits import StoreUnavailableError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError, SessionNotFoundError
@@ -248,9 +248,7 @@ class TurnService:
             InvalidRequestError: `page_size` is negative, or `page_token` is not from the page before.
         """
         if page_size < 0:
-            raise InvalidRequestError.of(
-                Violation(field="page_size", description=f"must be at least 0, got {page_size}")
-            )
+            raise InvalidRequestError.at("page_size", f"must be at least 0, got {page_size}")
         size = min(page_size or _DEFAULT_PAGE, _LARGEST_PAGE)
         before = read_page_token(page_token) if page_token else None
         found = await self._store.sessions.page(caller.tenant, size=size + 1, before=before)

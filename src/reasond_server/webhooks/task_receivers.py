@@ -89,7 +89,7 @@ class TaskReceivers:
         self.check(receiver)
         if len((await self.list(tenant, execution_id)).keys() - {receiver.name}) >= MOST_RECEIVERS:
             text = f"must be one of at most {MOST_RECEIVERS} receivers of a task; delete another one"
-            raise InvalidRequestError.of(Violation(field="id", description=text))
+            raise InvalidRequestError.at("id", text)
         bodies = {f"{_PREFIX}{receiver.name}": to_json(asdict(receiver))}
         await self._payloads.put(tenant, execution_id, bodies, replaces=True)
         # Read after that: who is put while it ends is told by its last event, or here, by the same id.

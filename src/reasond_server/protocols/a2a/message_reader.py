@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import from_json, to_json
 
-from reasond_server.errors.base import Violation, show
+from reasond_server.errors.base import show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError, TurnNotAwaitingError
 from reasond_server.http_api.params import ReenterTurnParams, read_params
@@ -69,7 +69,7 @@ def read_own(params: Json) -> OwnParams:
     """
     given = {**params.get("metadata", {}), **params.get("message", {}).get("metadata", {})}.get(EXTENSION, {})
     if not isinstance(given, dict):
-        raise InvalidRequestError.of(Violation(field="metadata", description="must have an object for our extension"))
+        raise InvalidRequestError.at("metadata", "must have an object for our extension")
     return read_params(OwnParams, given)
 
 
@@ -201,8 +201,7 @@ def _read_content(message: Json) -> tuple[str, Sequence[Image]]:
         A2aError: a part is of a kind that is not taken.
     """
     if message["role"] != "ROLE_USER":
-        text = f"must be 'ROLE_USER', got {show(message['role'])}"
-        raise InvalidRequestError.of(Violation(field="message.role", description=text))
+        raise InvalidRequestError.at("message.role", f"must be 'ROLE_USER', got {show(message['role'])}")
     content = read_content("message.parts", [_convert_part(part) for part in message["parts"]])
     for problem in content.problems:
         text = f"{problem.field} {problem.description}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from reasond_server.errors.base import ReasondError, Violation, show
+from reasond_server.errors.base import ReasondError, show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.a2a.a2a_errors import A2aError, A2aReason
@@ -103,7 +103,7 @@ class Tasks:
         """
         if cursor is not None and cursor.execution_id != params["id"]:
             text = f"is of the task {cursor.execution_id}; the request names {show(params['id'])}"
-            raise InvalidRequestError.of(Violation(field="Last-Event-ID", description=text))
+            raise InvalidRequestError.at("Last-Event-ID", text)
         return self._observe(caller, params, cursor)
 
     async def get(self, caller: Principal, params: Json) -> dict[str, Any]:
@@ -136,11 +136,9 @@ class Tasks:
         """
         status, size, token = params.get("status", ""), params.get("pageSize", 50), params.get("pageToken", "")
         if status and status not in _STATES:
-            text = f"must be one of {', '.join(_STATES)}, got {show(status)}"
-            raise InvalidRequestError.of(Violation(field="status", description=text))
+            raise InvalidRequestError.at("status", f"must be one of {', '.join(_STATES)}, got {show(status)}")
         if not 1 <= size <= _LARGEST_PAGE:
-            text = f"must be between 1 and {_LARGEST_PAGE}, got {size}"
-            raise InvalidRequestError.of(Violation(field="pageSize", description=text))
+            raise InvalidRequestError.at("pageSize", f"must be between 1 and {_LARGEST_PAGE}, got {size}")
         state = _STATES.get(status)
         page = await self.desk.list(caller, state=state, page_size=size, page_token=token)
         tasks = [task for each in page.executions if (task := await self._list_one(caller, each, params))]
@@ -223,8 +221,7 @@ class Tasks:
         log = await self.find(caller, message["taskId"])
         writer = write_log(log)
         if message.get("contextId", writer.context_id) != writer.context_id:
-            text = f"is not that of the task, {show(writer.context_id)}"
-            raise InvalidRequestError.of(Violation(field="message.contextId", description=text))
+            raise InvalidRequestError.at("message.contextId", f"is not that of the task, {show(writer.context_id)}")
         asked = read_reentry(params, log, writer.handoff)
         if writer.handoff is not None:
             require_generation(params, writer.generation)

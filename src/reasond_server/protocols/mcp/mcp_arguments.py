@@ -62,7 +62,7 @@ class ReasonArguments(Params):
         """
         if strategy and self.strategy not in {"", strategy}:
             description = f"must be left out or {strategy!r} here; the tool {REASON_TOOL!r} takes any strategy"
-            raise InvalidRequestError.of(Violation(field="strategy", description=description))
+            raise InvalidRequestError.at("strategy", description)
         return Task(
             query=self.query,
             material=self.material,

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import require_permission
-from reasond_server.errors.base import Violation
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import Params, read_params
@@ -136,7 +135,7 @@ class ToolRuns:
                 if hmac.compare_digest(execution.request_id, match[2]):
                     return match[2], (self.now() - execution.create_time).total_seconds()
         description = "is none that this server gave for this call; send the call again without it"
-        raise InvalidRequestError.of(Violation(field=STATE_FIELD, description=description))
+        raise InvalidRequestError.at(STATE_FIELD, description)
 
 
 async def _within(

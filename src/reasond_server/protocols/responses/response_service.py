@@ -176,7 +176,7 @@ class Responses:
         ][:: 1 if params.order == "asc" else -1]
         ids = [item["id"] for item in items]
         if params.after and params.after not in ids:
-            raise InvalidRequestError.of(Violation(field="after", description="must be the id of an input item"))
+            raise InvalidRequestError.at("after", "must be the id of an input item")
         first = ids.index(params.after) + 1 if params.after else 0
         page = slice(first, first + params.limit)
         return {
