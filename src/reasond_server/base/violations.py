@@ -42,6 +42,9 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "value_error": lambda ctx: str(ctx["error"]),
 }
 _MAX_NAME = 120
+# Pydantic names the branch of a union within the place; a list is no wrong text there, but what is wrong in it is told.
+_TEXT_BRANCH = "str"
+_BRANCHES = {_TEXT_BRANCH, "list[str]", "list[dict[str,any]]"}
 # For these errors the value is missing, too long to show, or already in the text.
 _WITHOUT_INPUT = {"missing", "string_too_long", "string_too_short", "too_long", "too_short", "value_error"}
 
@@ -61,8 +64,10 @@ def list_violations(
     """
     found = []
     for finding in error.errors(include_url=False)[:most]:
-        *owner, _ = finding["loc"] or ("",)
-        path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"])
+        *owner, last = finding["loc"] or ("",)
+        if last == _TEXT_BRANCH and isinstance(finding["input"], list):
+            continue
+        path = ".".join(str(part)[:_MAX_NAME] for part in finding["loc"] if part not in _BRANCHES)
         found.append(Violation(field=path, description=_describe(finding, _list_names_at(model, owner))))
     return found
 

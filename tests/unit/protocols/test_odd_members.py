@@ -157,6 +157,8 @@ async def test_what_has_another_type_is_named() -> None:
             ({"input": [{"type": ["message"], "role": "user", "content": "q"}]}, "input.0.type"),
             ({"input": [{"role": ["user"], "content": "q"}]}, "input.0.role"),
             ({"text": {"format": "json"}}, "text.format"),
+            ({"input": ["q"]}, "input.0"),
+            ({"input": {"role": "user", "content": "q"}}, "input"),
         ):
             answer = await site.client.post(RESPONSES, json={"model": "reasond", "input": "q", **changed})
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
