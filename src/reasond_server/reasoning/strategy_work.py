@@ -24,7 +24,17 @@ from reasond_server.runs.plan import Plan, PlanError, build_foreign_plan_error, 
 from reasond_server.runs.run_driver import make_carriable
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import (
+    SHORTAGES,
+    EarlyEnding,
+    Outcome,
+    ReasoningStrategy,
+    RunContext,
+    Step,
+    StrategyConfig,
+    StrategyEvent,
+    Wrote,
+)
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
 from reasond_server.tools.tool import NO_TOOLS, Toolbox, ToolSource
 from reasond_server.types import (
@@ -43,7 +53,7 @@ from reasond_server.types import (
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from reasond_server.base.clock import Clock
     from reasond_server.eventlog.store import Recovery
@@ -255,14 +265,30 @@ class ReasoningWork:
 
     async def work(self, run: Run) -> None:
         """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
-        model, monotonic = run.accounts.model, self.clock.monotonic
-        spent, since, turn = model.usage, monotonic(), 0
         context = self._build_context(run)
         events = self.assignment.strategy.run(self.assignment.task, context)
         try:
+            outcome = await self._take_events(run, events)
+            if outcome is not None:
+                await self._report_outcome(run, outcome, context)
+        except ReasondError as error:
+            run.report_end(make_carriable(error), trigger=Trigger.FAIL)
+            raise
+        finally:
+            await events.aclose()
+
+    async def _take_events(self, run: Run, events: AsyncGenerator[StrategyEvent, None]) -> Outcome | None:
+        """Log the steps and return the outcome, or what there is if a later call was refused; None: the run stops.
+
+        Raises:
+            ReasondError: the run failed.
+        """
+        model, monotonic, ending = run.accounts.model, self.clock.monotonic, EarlyEnding()
+        spent, since, turn = model.usage, monotonic(), 0
+        try:
             async for event in events:
                 if run.phase is not Phase.WORKING:
-                    return
+                    return None
                 if isinstance(event, Wrote):
                     text = require_wrote(event, strategy=self.name).text
                     if self.steps.new_count >= 0:
@@ -273,23 +299,20 @@ class ReasoningWork:
                     own = used - spent if event.usage is None else event.usage
                     took_s = now - since if event.elapsed_s is None else event.elapsed_s
                     self._append_step(run, event, used=own, elapsed_s=took_s)
+                    ending.note(event)
                     if not run.log.has_room:
                         await run.log.wait_for_room()
                     spent, since = used, now
                     if run.leaves_at_checkpoint is not None and run.reach_checkpoint():
-                        return
+                        return None
                 else:
-                    await self._report_outcome(run, event, context)
-                    return
+                    return event
                 turn += 1
                 # Without this, a strategy that never waits would block all others.
                 if not turn % _EVENTS_PER_TURN:
                     await asyncio.sleep(0)
-        except ReasondError as error:
-            run.report_end(make_carriable(error), trigger=Trigger.FAIL)
-            raise
-        finally:
-            await events.aclose()
+        except SHORTAGES as error:
+            return ending.build_outcome(error) if run.phase is Phase.WORKING else None
         raise InternalError(f"strategy {self.name!r} ended without an outcome")
 
     def leave(self, run: Run) -> None:

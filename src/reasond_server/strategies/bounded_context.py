@@ -24,11 +24,11 @@ from reasond_server.context.window_plan import (
     plan_windows,
 )
 from reasond_server.errors.base import Violation
-from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ChatModel, ModelFinish, TokenCounter
 from reasond_server.strategies.strategy import (
+    SHORTAGES,
     Outcome,
     ReasoningStrategy,
     RunContext,
@@ -36,6 +36,7 @@ from reasond_server.strategies.strategy import (
     StrategyConfig,
     Temperature,
     Wrote,
+    find_shortage_reason,
 )
 from reasond_server.types import NOTHING, BoundedContextStep, CarryoverMode, CostClass, FinishReason, Json, Task
 
@@ -248,10 +249,14 @@ class BoundedContext(ReasoningStrategy[BoundedContextConfig]):
                     if ending is not None:
                         yield progress.build_outcome(ending)
                         return
-        except (TokenBudgetExhaustedError, ContextExhaustedError) as error:
+        except SHORTAGES as error:
             if progress.accounts.is_empty:
                 raise
-            yield progress.build_outcome(_end_early(error, best=progress.judge.best))
+            reason = find_shortage_reason(error)
+            warning = error.full_message if reason is FinishReason.TRUNCATED else ""
+            yield progress.build_outcome(
+                WindowEnding(answer=progress.judge.best, finish_reason=reason, warning=warning)
+            )
 
 
 class _Progress:
@@ -388,13 +393,6 @@ class _Progress:
             is_only_hidden_reasoning=reply.is_only_hidden_reasoning,
             elapsed_s=elapsed_s,
         )
-
-
-def _end_early(error: TokenBudgetExhaustedError | ContextExhaustedError, *, best: str) -> WindowEnding:
-    """Return the ending of a run that can make no more calls; `best` is its best answer so far."""
-    if isinstance(error, TokenBudgetExhaustedError):
-        return WindowEnding(answer=best, finish_reason=FinishReason.BUDGET_EXHAUSTED)
-    return WindowEnding(answer=best, finish_reason=FinishReason.TRUNCATED, warning=error.full_message)
 
 
 async def _summarize(

@@ -13,7 +13,6 @@ from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
 from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
 from reasond_server.types import CostClass, FinishReason, PlanAndSolveMetrics, StageStep, Task
@@ -85,7 +84,7 @@ class PlanAndSolve(ReasoningStrategy[PlanAndSolveConfig]):
 
         Raises:
             ContextExhaustedError: question and material leave no room in the model's context window.
-            TokenBudgetExhaustedError: the budget does not cover the first call.
+            TokenBudgetExhaustedError: the budget does not cover a call.
             ModelError: a call failed.
         """
         calls = await prepare_stages(
@@ -99,14 +98,9 @@ class PlanAndSolve(ReasoningStrategy[PlanAndSolveConfig]):
                     yield event
         else:
             run.warnings.append("The budget has no room for a plan and its solution: only the solution was asked for.")
-        try:
-            async with aclosing(run.solve(is_short=not has_budget)) as events:
-                async for event in events:
-                    yield event
-        except TokenBudgetExhaustedError:
-            if not has_budget:
-                raise
-            yield run.build_outcome("", FinishReason.BUDGET_EXHAUSTED)
+        async with aclosing(run.solve(is_short=not has_budget)) as events:
+            async for event in events:
+                yield event
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,16 +156,13 @@ class _Run:
         final = read_final_reply(reply)
         detail = StageStep(stage=SOLUTION, text=final.thought, answer=final.answer)
         yield Step(detail=detail, answer_found=final.is_answered, metrics=self.metrics)
-        self.warnings += describe_silence(reply, final)
         is_cut_short = is_short and final.is_answered
-        yield self.build_outcome(
-            restore(final.answer), FinishReason.BUDGET_EXHAUSTED if is_cut_short else final.finish_reason
+        yield Outcome(
+            answer=restore(final.answer),
+            finish_reason=FinishReason.BUDGET_EXHAUSTED if is_cut_short else final.finish_reason,
+            metrics=self.metrics,
+            warnings=(*self.warnings, *describe_silence(reply, final), *self.calls.warnings),
         )
-
-    def build_outcome(self, answer: str, reason: FinishReason) -> Outcome:
-        """Return the outcome of the run."""
-        warnings = (*self.warnings, *self.calls.warnings)
-        return Outcome(answer=answer, finish_reason=reason, metrics=self.metrics, warnings=warnings)
 
 
 def _describe_plan(reply: ModelReply, plan: str) -> Sequence[str]:

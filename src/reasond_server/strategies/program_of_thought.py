@@ -15,9 +15,17 @@ from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.dialects.code_blocks import read_blocks
-from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
+from reasond_server.strategies.strategy import (
+    SHORTAGES,
+    Outcome,
+    ReasoningStrategy,
+    Step,
+    StrategyConfig,
+    Temperature,
+    Wrote,
+    find_shortage_reason,
+)
 from reasond_server.tools.programs import MAX_OUTPUT_BYTES, ProgramResult, build_refusal, clip_output
 from reasond_server.types import CostClass, FinishReason, ProgramOfThoughtMetrics, StageStep, Task
 
@@ -121,10 +129,11 @@ class ProgramOfThought(ReasoningStrategy[ProgramOfThoughtConfig]):
                 async with aclosing(run.attempt()) as events:
                     async for event in events:
                         yield event
-            except TokenBudgetExhaustedError:
+            except SHORTAGES as error:
                 if not run.attempts:
                     raise
-                run.reason = FinishReason.BUDGET_EXHAUSTED
+                run.reason = find_shortage_reason(error)
+                run.warnings.append(error.full_message)
                 break
             if run.is_over:
                 break

@@ -11,13 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.answer_schemas import SchemaCompiler
-from reasond_server.errors.base import InternalError
+from reasond_server.context.tags import restore
+from reasond_server.errors.base import InternalError, ReasondError
+from reasond_server.errors.limits import TokenBudgetExhaustedError
+from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.metered_model import MeteredModel
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
@@ -133,6 +136,43 @@ class Outcome:
 
 
 StrategyEvent = Wrote | Step | Outcome
+
+SHORTAGES: Final = (TokenBudgetExhaustedError, ContextExhaustedError)
+"""The errors of a call that a run has no budget for, or whose prompt does not fit the model's window."""
+
+
+def find_shortage_reason(error: ReasondError) -> FinishReason:
+    """Return how a run ends that goes no further for one of SHORTAGES."""
+    return FinishReason.TRUNCATED if isinstance(error, ContextExhaustedError) else FinishReason.BUDGET_EXHAUSTED
+
+
+class EarlyEnding:
+    """What a run has made so far, and how it ends with that if a later call is refused for a shortage."""
+
+    def __init__(self) -> None:
+        self._last: Step | None = None
+        self._answer = ""
+
+    def note(self, step: Step) -> None:
+        """Take in the next step."""
+        self._last = step
+        if step.answer_found:
+            self._answer = getattr(step.detail, "answer", "") or self._answer
+
+    def build_outcome(self, error: ReasondError) -> Outcome:
+        """Return the outcome with the last answer that a step found; `error` is one of SHORTAGES, and its warning.
+
+        Raises:
+            ReasondError: `error`, if there was no step.
+        """
+        if self._last is None:
+            raise error
+        return Outcome(
+            answer=restore(self._answer),
+            finish_reason=find_shortage_reason(error),
+            metrics=self._last.metrics,
+            warnings=(error.full_message,),
+        )
 
 
 class Effect(Protocol):
@@ -259,7 +299,8 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         """Solve `task`: yield any number of Wrote and Step, then exactly one Outcome.
 
         Raises:
-            ReasondError: the run failed; steps that were yielded before are kept.
+            ReasondError: the run failed; steps that were yielded before are kept. One of SHORTAGES after the first step
+                is no failure: the run ends with the last answer that a step found.
         """
 
     def check(self, task: Task, config: ConfigT, model: ChatModel) -> None:
@@ -303,11 +344,16 @@ class ReasoningStrategy(ABC, Generic[ConfigT]):
         if model.context_window is not None:
             checked = checked.adapt_to_window(model.context_window)
         self.check(task, checked, model)
-        metered = MeteredModel(model=model, budget=Budget())
+        metered, ending = MeteredModel(model=model, budget=Budget()), EarlyEnding()
         async with aclosing(self.run(task, RunContext(config=checked, model=metered, programs=programs))) as events:
-            async for event in events:
-                if isinstance(event, Outcome):
-                    return replace(event, usage=metered.usage)
+            try:
+                async for event in events:
+                    if isinstance(event, Outcome):
+                        return replace(event, usage=metered.usage)
+                    if isinstance(event, Step):
+                        ending.note(event)
+            except SHORTAGES as error:
+                return replace(ending.build_outcome(error), usage=metered.usage)
         message = f"strategy {self.name!r} ended without an outcome"
         raise InternalError(message)
 

@@ -109,15 +109,12 @@ async def test_a_budget_that_ends_after_the_plan_leaves_the_plan() -> None:
     metered = MeteredModel(model=model, budget=spent)
     task = Task(query="6 times 7?", budget=spent)
     context = RunContext(config=PlanAndSolveConfig(max_plan_tokens=200), model=metered, new_nonce=lambda: NONCE)
-    steps, outcome = [], None
-    async for event in PlanAndSolve().run(task, context):
-        if isinstance(event, Step):
-            steps.append(event)
-            metered.recall(Usage(input_tokens=3000, model_calls=1))
-        outcome = event if isinstance(event, Outcome) else outcome
-    assert len(steps) == 1
-    assert outcome is not None
-    assert (outcome.answer, outcome.finish_reason) == ("", FinishReason.BUDGET_EXHAUSTED)
+    events = PlanAndSolve().run(task, context)
+    step = await anext(event async for event in events if isinstance(event, Step))
+    assert step.detail == StageStep(stage="plan", text=PLAN)
+    metered.recall(Usage(input_tokens=3000, model_calls=1))
+    with pytest.raises(TokenBudgetExhaustedError):
+        await anext(events)
 
 
 async def test_a_budget_that_is_gone_before_the_first_call_is_an_error() -> None:

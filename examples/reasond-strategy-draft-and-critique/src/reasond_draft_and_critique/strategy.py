@@ -12,11 +12,19 @@ from reasond_server.context.calls import ModelReply, stream_reply
 from reasond_server.context.sections import build_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.errors.base import Violation
-from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.model import ModelFinish
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig, Wrote
+from reasond_server.strategies.strategy import (
+    SHORTAGES,
+    Outcome,
+    ReasoningStrategy,
+    RunContext,
+    Step,
+    StrategyConfig,
+    Wrote,
+    find_shortage_reason,
+)
 from reasond_server.types import CostClass, CustomMetrics, CustomStep, FinishReason, Task
 
 if TYPE_CHECKING:
@@ -169,10 +177,10 @@ class DraftAndCritique(ReasoningStrategy[DraftAndCritiqueConfig]):
                 async with aclosing(_round(run)) as events:
                     async for event in events:
                         yield event
-        except TokenBudgetExhaustedError:
+        except SHORTAGES as error:
             if not run.answer:
                 raise
-            yield run.outcome(FinishReason.BUDGET_EXHAUSTED)
+            yield run.outcome(find_shortage_reason(error), error.full_message)
         else:
             yield _end(run)
 

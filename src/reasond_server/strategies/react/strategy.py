@@ -13,14 +13,22 @@ from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
-from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish, ToolSpec
 from reasond_server.llm.wrapped_models import list_messages
 from reasond_server.strategies.react import prompts as words
 from reasond_server.strategies.react.conversation import Conversation
 from reasond_server.strategies.react.tool_use import AnswerDemand, Offer, Offers, ToolUse, derive_handle, fit_offer
-from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, Step, StrategyConfig, Temperature, Wrote
+from reasond_server.strategies.strategy import (
+    SHORTAGES,
+    Outcome,
+    ReasoningStrategy,
+    Step,
+    StrategyConfig,
+    Temperature,
+    Wrote,
+    find_shortage_reason,
+)
 from reasond_server.tools.execution import refuse_call
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import CostClass, FinishReason, ReactMetrics, ReactStep, Task, ToolCall, ToolResult
@@ -116,7 +124,7 @@ class React(ReasoningStrategy[ReactConfig]):
             try:
                 listener = listener or await run.prepare_call()
             except ContextExhaustedError as error:
-                yield run.end_with(error, FinishReason.TRUNCATED)
+                yield run.end_with(error)
                 return
             events = model.stream(listener.request)
             try:
@@ -125,9 +133,8 @@ class React(ReasoningStrategy[ReactConfig]):
                         yield Wrote(text=text)
                     if listener.is_done:
                         break
-            except (TokenBudgetExhaustedError, ContextExhaustedError) as error:
-                is_budget = isinstance(error, TokenBudgetExhaustedError)
-                yield run.end_with(error, FinishReason.BUDGET_EXHAUSTED if is_budget else FinishReason.TRUNCATED)
+            except SHORTAGES as error:
+                yield run.end_with(error)
                 return
             finally:
                 await events.aclose()
@@ -232,11 +239,11 @@ class ReactRun:
             return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
         return None
 
-    def end_with(self, error: ReasondError, reason: FinishReason) -> Outcome:
-        """Return the outcome of a run that `error` stops after its first cycle; before that, raise `error`."""
+    def end_with(self, error: ReasondError) -> Outcome:
+        """Return the outcome of a run that a shortage stops after its first cycle; before that, raise `error`."""
         if not self.cycles:
             raise error
-        return self.build_outcome(self.best, reason, error.full_message)
+        return self.build_outcome(self.best, find_shortage_reason(error), error.full_message)
 
     def build_outcome(self, answer: str, finish_reason: FinishReason, *warnings: str) -> Outcome:
         """Return the outcome, with a warning that explains why the run had to answer."""

@@ -16,7 +16,7 @@ from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.vote_forms import normalize_answer
 from reasond_server.errors.base import Violation
 from reasond_server.errors.limits import TokenBudgetExhaustedError
-from reasond_server.errors.model import ContentFilteredError, ModelError
+from reasond_server.errors.model import ContentFilteredError, ContextExhaustedError, ModelError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import make_fork
 from reasond_server.llm.model import ChatModel, Message, ModelFinish, TokenCounter
@@ -116,7 +116,7 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
 
         Raises:
             ContextExhaustedError, InvalidConfigError: as `check`, by the server's count.
-            TokenBudgetExhaustedError: the budget does not cover the first call.
+            TokenBudgetExhaustedError: the budget does not cover a call, and there is no answer.
             ModelError: three calls in a row failed.
         """
         run = await prepare_run(task, context)
@@ -124,10 +124,13 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
             async with aclosing(run.search.run()) as found:
                 async for judged in found:
                     yield run.build_step(judged)
-        except ContentFilteredError:
-            leaf = run.find_best_leaf()
+        except (ContentFilteredError, ContextExhaustedError) as error:
+            leaf, is_filtered = run.find_best_leaf(), isinstance(error, ContentFilteredError)
+            if leaf is None and not is_filtered:
+                raise
+            reason = FinishReason.CONTENT_FILTERED if is_filtered else FinishReason.TRUNCATED
             answer = restore(leaf.payload.answer) if leaf else ""
-            yield run.build_outcome(answer, FinishReason.CONTENT_FILTERED)
+            yield run.build_outcome(answer, reason, *([] if is_filtered else [error.full_message]))
             return
         leaf = run.find_best_leaf()
         if leaf is not None:
@@ -215,18 +218,12 @@ class TreeRun:
             temperature=self.config.temperature,
             kinds=(TagKind.ANSWER,),
         )
-        try:
-            async with aclosing(call) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, ModelReply):
-                        reply = piece
-                    else:
-                        yield Wrote(text=piece.text)
-        except TokenBudgetExhaustedError:
-            if not self.search.tally.evaluated:
-                raise
-            yield self.build_outcome("", FinishReason.BUDGET_EXHAUSTED)
-            return
+        async with aclosing(call) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, ModelReply):
+                    reply = piece
+                else:
+                    yield Wrote(text=piece.text)
         answer, reason = self._judge_last(reply)
         parent_id, depth = (best.node_id, best.depth) if best else (ROOT_ID, 0)
         detail = TreeStep(

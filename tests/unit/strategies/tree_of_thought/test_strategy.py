@@ -324,11 +324,24 @@ async def test_a_budget_that_covers_no_call_is_an_error() -> None:
         await run(MeteredModel(model=scripted, budget=budget), budget=budget)
 
 
-async def test_a_last_call_that_the_meter_refuses_ends_the_run_without_an_answer() -> None:
+async def test_a_last_call_that_the_meter_refuses_ends_the_run() -> None:
     model = FunctionModel(thinker(lambda _: "Thought 1: a"))
     metered = MeteredModel(model=model, budget=Budget(max_model_calls=2))
-    _, steps, outcome = await run(metered, max_depth=1)
-    assert (outcome.answer, outcome.finish_reason, len(steps)) == ("", FinishReason.BUDGET_EXHAUSTED, 1)
+    with pytest.raises(TokenBudgetExhaustedError):
+        await run(metered, max_depth=1)
+    assert metered.usage.model_calls == 2
+
+
+async def test_an_answered_leaf_outlives_a_server_that_refuses_longer_prompts() -> None:
+    def propose(prompt: str) -> Reply | str:
+        if "Step 1:" in prompt:
+            return Reply(error=ContextExhaustedError("the prompt does not fit"))
+        return "Thought 1: a <answer>7</answer>\nThought 2: b\nThought 3: c\nThought 4: d"
+
+    model = FunctionModel(thinker(propose))
+    _, steps, outcome = await run(model, beam_width=4, branching=4)
+    assert (outcome.answer, outcome.finish_reason, len(steps)) == ("7", FinishReason.TRUNCATED, 4)
+    assert any("does not fit" in warning for warning in outcome.warnings)
 
 
 async def test_a_failed_call_costs_its_node_and_a_warning() -> None:
