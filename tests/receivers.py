@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tests.accepting import accepting
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
@@ -75,9 +77,7 @@ class Receiver:
 @asynccontextmanager
 async def receiving(port: int = 0) -> AsyncGenerator[Receiver, None]:
     receiver = Receiver()
-    server = await asyncio.start_server(receiver.handle, "127.0.0.1", port)
-    receiver.port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with accepting(receiver.handle, port=port) as receiver.port:
         yield receiver
 
 

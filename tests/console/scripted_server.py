@@ -17,6 +17,7 @@ from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunCo
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import CostClass, CustomMetrics, CustomStep, FinishReason, Task
+from tests.accepting import accepting
 from tests.http_clients import make_http_client
 
 if TYPE_CHECKING:
@@ -169,10 +170,8 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def cutting_proxy(http: str) -> AsyncIterator[CuttingProxy]:
     """Run a proxy in front of the server at the URL `http`."""
     proxy = CuttingProxy(target=int(http.rpartition(":")[2]))
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.port = server.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
-        server.close()
-        proxy.cut()
+    async with accepting(proxy.serve) as proxy.port:
+        try:
+            yield proxy
+        finally:
+            proxy.cut()

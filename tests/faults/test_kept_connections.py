@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from reasond_server.errors.model import ModelUnavailableError
+from tests.accepting import accepting
 from tests.faults.backend import ONE_ATTEMPT, backend, call
 from tests.faults.upstream import DONE, STREAM_HEAD, Conversation, chunk, upstream
 
@@ -41,11 +42,8 @@ async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", heads
-    finally:
-        server.close()
+    async with accepting(serve) as port:
+        yield f"http://127.0.0.1:{port}/v1", heads
 
 
 def closes(heads: list[str]) -> list[bool]:

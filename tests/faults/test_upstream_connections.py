@@ -15,6 +15,7 @@ from reasond_server.llm.model import Finished, ModelFinish
 from reasond_server.llm.openai.backend_options import RetryPolicy, Timeouts
 from reasond_server.llm.openai.retries import BreakerState
 from reasond_server.types import UsageSource
+from tests.accepting import accepting
 from tests.faults.backend import SHORT, ask, backend, call, request
 from tests.faults.upstream import DONE, GOOD, STREAM_HEAD, chunk, event, streaming, upstream, usage
 
@@ -155,9 +156,7 @@ async def test_plain_http_where_tls_is_meant_is_not_tried_again() -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(plain, "127.0.0.1", 0)
-    address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with server, backend(address, retries=THRICE) as one:
+    async with accepting(plain) as port, backend(f"https://127.0.0.1:{port}/v1", retries=THRICE) as one:
         outcome = await call(one.model)
         assert isinstance(outcome.error, ModelUnavailableError)
         assert "TLS" in outcome.error.message

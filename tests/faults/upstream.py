@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.accepting import accepting
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -96,28 +98,9 @@ def _length(head: str) -> int:
 async def upstream(*scripts: Callable[[Conversation], Awaitable[None]]) -> AsyncIterator[Upstream]:
     """Run a server on a free port of the loopback."""
     running = Upstream(scripts=scripts)
-    tasks: set[asyncio.Task[None]] = set()
-    writers: list[asyncio.StreamWriter] = []
-
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        task = asyncio.create_task(running.serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
-    running.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    try:
+    async with accepting(running.serve) as port:
+        running.address = f"http://127.0.0.1:{port}/v1"
         yield running
-    finally:
-        server.close()
-        for task in tuple(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:
-            # A client that does not read would keep it open, and a task that was cancelled before it began too.
-            writer.transport.abort()
-        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
 
 
 def chunk(text: str | None = None, *, finish: str | None = None, **more: Any) -> bytes:

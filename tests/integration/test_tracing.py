@@ -33,6 +33,7 @@ from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.telemetry.spans import ATTRIBUTES, REPAIR_SPANS
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
+from tests.accepting import accepting
 from tests.faults.upstream import chunk, refusing, streaming, upstream, usage
 from tests.forking import ForkedProcess
 from tests.http_clients import make_http_client
@@ -456,8 +457,8 @@ async def test_a_receiver_that_never_answers_keeps_neither_callers_nor_the_end_o
     async def hold(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         held.append(writer)
 
-    async with await asyncio.start_server(hold, "127.0.0.1", 0) as silent:
-        endpoint = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with accepting(hold) as port:
+        endpoint = f"http://127.0.0.1:{port}"
         environ = {"REASOND__TRACING__ENDPOINT": endpoint, "REASOND__TRACING__PROTOCOL": protocol}
         with serving(tmp_path, **environ, OTEL_BSP_SCHEDULE_DELAY="50") as (process, told):
             async with AsyncClient(told["grpc"], token=told["token"]) as client:
@@ -466,8 +467,6 @@ async def test_a_receiver_that_never_answers_keeps_neither_callers_nor_the_end_o
                 answers = [(await client.reason("What is 6 * 7?", timeout_s=10)).answer for _ in range(20)]
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 30) == 0
-        for writer in held:
-            writer.close()
     assert set(answers) == {"42"}
     assert "the last spans could not be exported in time" in (tmp_path / "log").read_text()
 

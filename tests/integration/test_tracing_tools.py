@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,14 @@ from reasond import AsyncClient, ReactConfig, TraceView
 from reasond_server.telemetry.span_export import TracingOptions
 from reasond_server.testing import FunctionModel, Reply, ScriptedModel, running_server
 from reasond_server.types import ToolCall
+from tests.accepting import accepting
 from tests.engines.program_forking import forked_command
 from tests.integration.test_tools import MODULE, over_http
 from tests.sandboxing import PROGRAMS
 from tests.spans import Spans, attributes_of, ids
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Mapping
 
     from opentelemetry.sdk.trace import ReadableSpan
@@ -39,9 +40,8 @@ async def host() -> AsyncIterator[tuple[int, list[str]]]:
         await writer.drain()
         writer.close()
 
-    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with listener:
-        yield listener.sockets[0].getsockname()[1], heads
+    async with accepting(answer) as port:
+        yield port, heads
 
 
 async def call_tool(spans: Spans, tool: str, arguments: Mapping[str, Any], **environ: str) -> tuple[str, ReadableSpan]:

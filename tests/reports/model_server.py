@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.accepting import accepting
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -84,12 +86,9 @@ def _write_response(said: Said) -> bytes:
 async def serving_models() -> AsyncIterator[ModelServer]:
     """Run the server on a free port while the context is open."""
     server = ModelServer()
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=2**20)
-    server.address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
-    try:
+    async with accepting(server.serve, limit=2**20) as port:
+        server.address = f"http://127.0.0.1:{port}/v1"
         yield server
-    finally:
-        listening.close()
 
 
 def write_event(chunk: str | Mapping[str, Any]) -> str:

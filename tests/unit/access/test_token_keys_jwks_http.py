@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from reasond_server.access.token_keys import HttpJwksFetcher, JwksFetchError
+from tests.accepting import accepting
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator
 
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 async def answering(*parts: bytes, hangs: bool = False) -> AsyncGenerator[tuple[str, list[bytes]], None]:
     """Serve `parts` to every client, then close or hang; yield the address and the received requests."""
     requests: list[bytes] = []
-    is_over = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests.append(await reader.readuntil(b"\r\n\r\n"))
@@ -27,19 +27,14 @@ async def answering(*parts: bytes, hangs: bool = False) -> AsyncGenerator[tuple[
                 writer.write(part)
                 await writer.drain()
             if hangs:
-                await is_over.wait()
+                await reader.read()
         except ConnectionError:
             pass
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys", requests
-    finally:
-        is_over.set()
-        server.close()
-        await server.wait_closed()
+    async with accepting(serve) as port:
+        yield f"http://127.0.0.1:{port}/keys", requests
 
 
 def ok(body: bytes) -> bytes:

@@ -4,7 +4,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step, StrategyConfig
 from reasond_server.testing import Reply, ScriptedModel, running_server
 from reasond_server.types import CustomMetrics, CustomStep, FinishReason, Task
+from tests.accepting import accepting
 from tests.engines.serving import Engine
 from tests.http_clients import make_http_client
 from tests.stores.logs import HandWrittenLog
@@ -246,27 +247,24 @@ async def test_a_second_signal_ends_at_once(second: signal.Signals) -> None:
 
 
 async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at_once() -> None:
+    async def hold(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
     ready: asyncio.Queue[Listening] = asyncio.Queue()
-    taken: list[asyncio.StreamWriter] = []
-    silent = await asyncio.start_server(lambda _reader, writer: taken.append(writer), "127.0.0.1")
-    base_url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}/v1"
-    settings = load_keys(SERVER__DRAIN_DELAY_S="300", LLM__PROVIDER="openai", LLM__MODEL="m", LLM__BASE_URL=base_url)
-    serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
-    listening = await ready.get()
-    async with AsyncClient(listening.grpc, token=listening.token) as client:
-        events = aiter(client.reason_iterations("why?", strategy="chain_of_thought"))
-        assert (await anext(events)).WhichOneof("event") == "started"
-        os.kill(os.getpid(), signal.SIGTERM)
-        await wait_for_health(listening)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert [event.WhichOneof("event") async for event in events] == ["completed"]
-    async with asyncio.timeout(120):
-        await serving
-    silent.close()
-    for writer in taken:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+    async with accepting(hold) as port:
+        model = {"LLM__PROVIDER": "openai", "LLM__MODEL": "m", "LLM__BASE_URL": f"http://127.0.0.1:{port}/v1"}
+        settings = load_keys(SERVER__DRAIN_DELAY_S="300", **model)
+        serving = asyncio.create_task(serve(settings, environ={}, dev=True, on_ready=ready.put_nowait))
+        listening = await ready.get()
+        async with AsyncClient(listening.grpc, token=listening.token) as client:
+            events = aiter(client.reason_iterations("why?", strategy="chain_of_thought"))
+            assert (await anext(events)).WhichOneof("event") == "started"
+            os.kill(os.getpid(), signal.SIGTERM)
+            await wait_for_health(listening)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert [event.WhichOneof("event") async for event in events] == ["completed"]
+        async with asyncio.timeout(120):
+            await serving
 
 
 def test_a_development_server_delays_its_end_only_where_that_was_asked_for() -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
 
 from reasond_server.base.http_responses import MAX_INTERIM, BoundedResponse
+from tests.accepting import accepting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,17 +31,12 @@ async def ask(*replies: bytes) -> AsyncIterator[tuple[aiohttp.ClientSession, str
         except (ConnectionError, asyncio.IncompleteReadError):
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    try:
-        async with asyncio.timeout(120), aiohttp.ClientSession(response_class=BoundedResponse) as session:
-            yield session, address, connections
-    finally:
-        server.close()
-        for connection in connections:
-            connection.close()
-            with suppress(ConnectionError):
-                await connection.wait_closed()
+    async with (
+        asyncio.timeout(120),
+        accepting(serve) as port,
+        aiohttp.ClientSession(response_class=BoundedResponse) as session,
+    ):
+        yield session, f"http://127.0.0.1:{port}/", connections
 
 
 async def test_some_interim_responses_pass_and_the_connection_is_used_again() -> None:

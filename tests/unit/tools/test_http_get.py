@@ -14,6 +14,7 @@ from reasond_server.base.http_responses import MAX_INTERIM
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.tools.http_get import FetchLimits, HttpGet, HttpGetArguments
 from reasond_server.tools.tool import ToolContext, ToolFailedError
+from tests.accepting import accepting
 from tests.unit.grpc_api.certificates import Authority
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def answer(body: bytes = b"hello", *headers: str, status: str = "200 OK") -> byt
 @asynccontextmanager
 async def running(encrypted: ssl.SSLContext | None = None) -> AsyncIterator[Upstream]:
     upstream = Upstream()
-    server = await asyncio.start_server(upstream.handle, "127.0.0.1", 0, ssl=encrypted)
-    upstream.port = server.sockets[0].getsockname()[1]
-    async with server:
+    async with accepting(upstream.handle, ssl=encrypted) as upstream.port:
         yield upstream
 
 

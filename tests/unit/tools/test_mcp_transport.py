@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from reasond_server.tools.mcp_transport import MAX_BODY_BYTES, BoundedTransport
+from tests.accepting import accepting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,17 +34,13 @@ async def client_of(*parts: bytes, repeats: bool = False, timeout_s: float = 60)
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
     transport = BoundedTransport(httpx2.AsyncHTTPTransport(), timeout_s=timeout_s)
-    try:
-        async with (
-            asyncio.timeout(120),
-            httpx2.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
-        ):
-            yield client
-    finally:
-        server.close()
+    async with (
+        asyncio.timeout(120),
+        accepting(serve) as port,
+        httpx2.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+    ):
+        yield client
 
 
 async def test_a_document_of_the_most_bytes_comes_whole() -> None:
