@@ -27,7 +27,7 @@ from tests.simulation.questions import courses, plain
 from tests.simulation.repair_clients import RepairClient, judge_repair
 from tests.simulation.turn_clients import TurnClient
 from tests.simulation.virtual import StandstillError, VirtualLoop
-from tests.simulation.world import TENANT, World, read_back, usage_of
+from tests.simulation.world import TENANT, World, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -272,7 +272,7 @@ class Verdict:
     def _judge_answer(self, execution_id: str, steps: list[Iteration], result: Result) -> None:
         """Check that a caller that could repeat its request received the answer in the log."""
         for view in self._world.answers.get(execution_id, ()):
-            answered = [*map(read_back, view.steps)], read_back(view.result)
+            answered = list(view.steps), view.result
             if view.execution.request_id and answered != (steps, result):
                 self._world.report(f"{execution_id} was answered with {view.result} and ended with {result}")
 

@@ -9,13 +9,11 @@ import json
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reasond_server.errors.model import ModelFailedError
 from reasond_server.errors.turns import SessionNotFoundError
 from reasond_server.eventlog.store import ExecutionFilter, Record
-from reasond_server.eventlog.stored.codec import decode_event, encode_event
 from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
 from reasond_server.llm.counting import WordPieceCounter
 from reasond_server.llm.model import Finished, ModelFinish, Text
@@ -28,6 +26,7 @@ from tests.simulation.turn_checks import TurnChecks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+    from datetime import datetime
 
     from reasond_server.eventlog.store import Append
     from reasond_server.llm.model import ChatRequest, Message, ModelEvent, TokenCounter, ToolSpec
@@ -81,12 +80,6 @@ class Rates:
             slowest_store_s=chance.choice((0.0, 0.02, 0.5)),
             slowest_model_s=chance.choice((0.01, 1.0, 8.0, 20.0)),
         )
-
-
-def read_back(event: Any) -> Any:
-    """Return an event as a store gives it back: the lists of the process that made it are tuples then."""
-    logged = LoggedEvent(sequence=1, create_time=datetime.now(UTC), event=event)
-    return decode_event(1, encode_event(logged)).event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +166,6 @@ class World:
         """Compare an event that a client received with the committed one, and with that of any other client."""
         if not self.is_gone(event.execution_id) and event.sequence > len(self.log_of(event.execution_id)):
             self.report(f"event {event.sequence} of {event.execution_id} was seen before it was committed")
-        event = event._replace(event=read_back(event.event))
         before = self.seen[event.execution_id].setdefault(event.sequence, event)
         if before != event:
             self.report(f"event {event.sequence} of {event.execution_id} was {before} and is {event}")
@@ -184,7 +176,7 @@ class World:
         self.answers[execution_id].append(view)
         for step in view.steps:
             seen = self.seen[execution_id].get(step.index + 2)
-            if seen is not None and seen.event != read_back(step):
+            if seen is not None and seen.event != step:
                 self.report(f"step {step.index} of {execution_id} was seen as {seen.event} and is {step}")
 
     def was_committed(self, part: Append) -> None:

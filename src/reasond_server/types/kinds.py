@@ -14,7 +14,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -198,6 +198,18 @@ def _read_field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an 
         wire_name=options.wire_name or name,
         is_stored_only=options.is_stored_only,
     )
+
+
+def settle_sequences(event: ClassT) -> ClassT:
+    """Return a kind, or a dataclass within one, with its sequences as tuples at all levels, as stores return it."""
+    changed: dict[str, Any] = {}
+    for each in list_fields(type(event)):
+        given = getattr(event, each.name)
+        if each.is_sequence and given is not None:
+            changed[each.name] = tuple(map(settle_sequences, given) if is_dataclass(each.type) else given)
+        elif is_dataclass(given):
+            changed[each.name] = settle_sequences(given)
+    return replace(event, **changed) if changed else event  # type: ignore[type-var]  # known to be a dataclass
 
 
 def _is_plain(found: object) -> bool:

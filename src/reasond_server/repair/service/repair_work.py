@@ -30,6 +30,7 @@ from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.types import Event, ExecutionFailure, FinishReason, Json, StrategySource, TextDelta
+from reasond_server.types.kinds import settle_sequences
 from reasond_server.types.repairs import (
     CandidateStep,
     CritiqueStep,
@@ -389,7 +390,7 @@ class RepairWork:
         changes = self.steps.list_changes(run.journal, execution_id=run.identity.execution_id)
         own = [each for each in outcome.warnings if each not in ending.warnings]
         own += [] if activities is None else activities.warnings
-        return Repair(
+        result = Repair(
             execution_id=run.identity.execution_id,
             goal=task.goal,
             patch=outcome.patch,
@@ -405,12 +406,13 @@ class RepairWork:
             checks=0 if activities is None else activities.checks_run,
             check_cpu_s=0.0 if activities is None else activities.check_cpu_s,
             vote=outcome.vote,
-            ranking=tuple(outcome.ranking),
-            reflection_summary=() if progress is None else tuple(progress.rounds),
+            ranking=outcome.ranking,
+            reflection_summary=() if progress is None else progress.rounds,
             warnings=(*accounts.warnings, *changes, *own, *ending.warnings),
             error=ending.to_failure(),
-            suspect_lines=tuple(outcome.suspect_lines),
+            suspect_lines=outcome.suspect_lines,
         )
+        return settle_sequences(result)
 
     def leave(self, run: Run) -> None:  # noqa: ARG002 - as the protocol has it
         """Report nothing: what the observers of runs get says all."""
@@ -464,7 +466,7 @@ class RepairWork:
         self.steps.add()
         run.trace.end_step(None if is_known else {"reasond.step.index": index})
         if not is_known:
-            run.append(event, now=self._kind.clock.now())
+            run.append(settle_sequences(event), now=self._kind.clock.now())
             self._observe(event)
 
     def _record(self, run: Run, key: str, body: str) -> None:

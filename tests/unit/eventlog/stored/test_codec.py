@@ -35,6 +35,8 @@ from reasond_server.types import (
     StrategySource,
     Thought,
 )
+from reasond_server.types.kinds import settle_sequences
+from reasond_server.types.repairs import CritiqueStep, ReflectionStep, Repair, VoteStep
 from tests.stores.logs import START, step
 
 HOSTILE = st.sampled_from(["\x00", "\u2028", "</answer>", '"\\', "𝄞", "\ufeff", "é" * 300, "{}", "%s :x"])
@@ -79,6 +81,24 @@ EVENTS = values_of(ExecutionStarted) | values_of(Iteration) | values_of(Result)
 
 def round_trip(event: Any, time: datetime = START) -> LoggedEvent:
     return decode_event(7, encode_event(LoggedEvent(sequence=7, create_time=time, event=event)))
+
+
+REPAIR_EVENTS = st.one_of([values_of(kind) for kind in (CritiqueStep, ReflectionStep, VoteStep, Repair)])
+
+
+def list_items(value: Any) -> Any:
+    """Return a value with lists in the place of its tuples."""
+    if isinstance(value, tuple):
+        return [list_items(each) for each in value]
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{each.name: list_items(getattr(value, each.name)) for each in fields(value)})
+
+
+@pytest.mark.slow
+@given(event=REPAIR_EVENTS)
+def test_a_settled_event_is_as_it_comes_back(event: Any) -> None:
+    assert settle_sequences(list_items(event)) == round_trip(list_items(event)).event == event
 
 
 @given(event=EVENTS, time=LEAVES[datetime])
