@@ -132,6 +132,8 @@ const (
 	ErrorReason_ERROR_REASON_ENGINE_UNAVAILABLE ErrorReason = 50
 	// The engine ended a repair without a result.
 	ErrorReason_ERROR_REASON_ENGINE_FAILED ErrorReason = 51
+	// The operation is not done, and deleting does not stop it.
+	ErrorReason_ERROR_REASON_EXECUTION_RUNNING ErrorReason = 52
 )
 
 // Enum value maps for ErrorReason.
@@ -189,6 +191,7 @@ var (
 		49: "ERROR_REASON_ANSWER_INVALID",
 		50: "ERROR_REASON_ENGINE_UNAVAILABLE",
 		51: "ERROR_REASON_ENGINE_FAILED",
+		52: "ERROR_REASON_EXECUTION_RUNNING",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":             0,
@@ -243,6 +246,7 @@ var (
 		"ERROR_REASON_ANSWER_INVALID":          49,
 		"ERROR_REASON_ENGINE_UNAVAILABLE":      50,
 		"ERROR_REASON_ENGINE_FAILED":           51,
+		"ERROR_REASON_EXECUTION_RUNNING":       52,
 	}
 )
 
@@ -278,7 +282,7 @@ var File_reasond_v1_errors_proto protoreflect.FileDescriptor
 const file_reasond_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17reasond/v1/errors.proto\x12\n" +
-	"reasond.v1*\xfe\r\n" +
+	"reasond.v1*\xa2\x0e\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12\x1f\n" +
@@ -332,7 +336,8 @@ const file_reasond_v1_errors_proto_rawDesc = "" +
 	" ERROR_REASON_SANDBOX_UNAVAILABLE\x100\x12\x1f\n" +
 	"\x1bERROR_REASON_ANSWER_INVALID\x101\x12#\n" +
 	"\x1fERROR_REASON_ENGINE_UNAVAILABLE\x102\x12\x1e\n" +
-	"\x1aERROR_REASON_ENGINE_FAILED\x103B9\n" +
+	"\x1aERROR_REASON_ENGINE_FAILED\x103\x12\"\n" +
+	"\x1eERROR_REASON_EXECUTION_RUNNING\x104B9\n" +
 	"\n" +
 	"reasond.v1P\x01Z\x1creasond/clients/go;reasondv1\xaa\x02\n" +
 	"Reasond.V1b\x06proto3"

@@ -243,7 +243,7 @@ async def test_deleting_stops_nothing_and_mistakes_are_named() -> None:
     ):
         name = f"operations/{(await anext(events)).execution_id}"
         mistakes: Sequence[tuple[str, dict[str, Any], str]] = (
-            ("DeleteOperation", {"name": name}, "name"),
+            ("DeleteOperation", {"name": name.partition("/")[2]}, "name"),
             ("GetOperation", {"name": name.partition("/")[2]}, "name"),
             ("CancelOperation", {"name": "operations/"}, "name"),
             ("ListOperations", {"name": "projects/1"}, "name"),
@@ -254,6 +254,10 @@ async def test_deleting_stops_nothing_and_mistakes_are_named() -> None:
             code, _, details = await get_error(call(server, rpc, **values))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert [each.field for each in details["BadRequest"].field_violations] == [field]
+        code, message, details = await get_error(call(server, "DeleteOperation", name=name))
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.FAILED_PRECONDITION, "EXECUTION_RUNNING")
+        assert details["PreconditionFailure"].violations[0].type == "EXECUTION_RUNNING"
+        assert message == f"'{name}' is not done, and deleting does not stop it. Cancel it first."
         code, message, _ = await get_error(call(server, "GetOperation", token="", name=name))
         assert (code, "authorization" in message) == (grpc.StatusCode.UNAUTHENTICATED, True)
         assert not (await call(server, "GetOperation", name=name)).done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.errors.base import LookupFailedError, Reason, ReasondError
+from reasond_server.errors.base import LookupFailedError, Reason, ReasondError, RequestError
 
 
 class ExecutionNotFoundError(LookupFailedError):
@@ -20,6 +20,16 @@ class CursorExpiredError(LookupFailedError):
 
     declaration = Reason(
         "CURSOR_EXPIRED", "OUT_OF_RANGE", remedy="Start the task again; the events after the cursor are no longer kept."
+    )
+
+
+class ExecutionRunningError(RequestError):
+    """The execution has not ended, and what was asked for does not stop it."""
+
+    declaration = Reason(
+        "EXECUTION_RUNNING",
+        "FAILED_PRECONDITION",
+        remedy="Cancel it, or wait for its end.",
     )
 
 

@@ -19,6 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 from reasond.v1 import execution_pb2, repairs_pb2, turns_pb2
 from reasond_server.errors.access import PermissionMissingError
 from reasond_server.errors.base import InternalError, show
+from reasond_server.errors.executions import ExecutionRunningError
 from reasond_server.grpc_api.guard import get_current_call, get_current_principal, remaining_s
 from reasond_server.grpc_api.message_writers import fill
 from reasond_server.grpc_api.requests import invalid, read_seconds
@@ -115,7 +116,9 @@ class OperationsServicer:
         caller, execution_id = get_current_principal(), _read_id(request.name)
         found = await self._used.read_end(caller, execution_id)
         if not found.execution.state.has_ended:
-            raise invalid("name", f"{show(request.name)} is not done, and deleting does not stop it: cancel it first")
+            raise ExecutionRunningError(
+                f"{show(request.name)} is not done, and deleting does not stop it", remedy="Cancel it first."
+            )
         await self._used.delete(caller, execution_id)
         return empty_pb2.Empty()
 

@@ -129,6 +129,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """The engine that works repairs out cannot be reached; nothing was spent."""
     ERROR_REASON_ENGINE_FAILED: _ErrorReason.ValueType  # 51
     """The engine ended a repair without a result."""
+    ERROR_REASON_EXECUTION_RUNNING: _ErrorReason.ValueType  # 52
+    """The operation is not done, and deleting does not stop it."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused or failed."""
@@ -237,4 +239,6 @@ ERROR_REASON_ENGINE_UNAVAILABLE: ErrorReason.ValueType  # 50
 """The engine that works repairs out cannot be reached; nothing was spent."""
 ERROR_REASON_ENGINE_FAILED: ErrorReason.ValueType  # 51
 """The engine ended a repair without a result."""
+ERROR_REASON_EXECUTION_RUNNING: ErrorReason.ValueType  # 52
+"""The operation is not done, and deleting does not stop it."""
 global___ErrorReason = ErrorReason
