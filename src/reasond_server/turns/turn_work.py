@@ -41,6 +41,7 @@ from reasond_server.types import (
     build_row,
     restore_history,
 )
+from reasond_server.types.kinds import settle_sequences
 from reasond_server.types.turns import (
     ClientTool,
     ContextBlock,
@@ -420,8 +421,9 @@ def _read_assignment(row: Any) -> TurnAssignment:  # noqa: ANN401 - JSON of any 
         blocks = tuple(ContextBlock(**{**each, "scope": ContextScope(each["scope"])}) for each in turn["context"])
         said = restore_history(turn["history"])
         images = tuple(Image(**each) for each in turn.get("images", ()))
+        start = TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said, "images": images})
         return TurnAssignment(
-            start=TurnStarted(**{**turn, "client_tools": tools, "context": blocks, "history": said, "images": images}),
+            start=settle_sequences(start),
             budget=Budget(**row["budget"]),
             may_use_server_tools=bool(row["may_use_server_tools"]),
             provided=dict(row["provided"]),

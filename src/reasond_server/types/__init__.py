@@ -62,6 +62,7 @@ from reasond_server.types.tasks import StrategySource as StrategySource
 from reasond_server.types.tasks import Task as Task
 from reasond_server.types.tasks import build_row as build_row
 from reasond_server.types.tasks import restore_history as restore_history
+from reasond_server.types.tasks import write_value as write_value
 from reasond_server.types.turns import Session as Session
 from reasond_server.types.usage import NOTHING as NOTHING
 from reasond_server.types.usage import TokenChance as TokenChance

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field, fields, is_dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,6 +71,8 @@ class HistoryMessage:
 
     def list_texts(self) -> Sequence[str]:
         """Return all that it says, for those who count."""
+        if not (self.tool_calls or self.tool_results):
+            return self.text, self.reasoning
         return (
             self.text,
             self.reasoning,
@@ -159,9 +161,12 @@ class Task:
 
 
 def build_row(asked: DataclassInstance) -> dict[str, Any]:
-    """Return what a client asked for as JSON, for digests and plans; without options a task has no fields for them."""
+    """Return the fields of what a client asked for, for digests and plans; without options a task has none for them.
+
+    Values within them are written by `write_value` when the row is: a history may have ten thousand messages.
+    """
     if type(asked) is Task and not asked.has_options:
-        # Written out, because most executions have such a task, and `asdict` makes 130 function calls of it.
+        # Written out, because most executions have such a task.
         return {
             "query": asked.query,
             "material": asked.material,
@@ -177,7 +182,14 @@ def build_row(asked: DataclassInstance) -> dict[str, Any]:
                 "max_output_tokens": asked.budget.max_output_tokens,
             },
         }
-    return asdict(asked)
+    return {each.name: getattr(asked, each.name) for each in fields(asked)}
+
+
+def write_value(found: object) -> object:
+    """Return a value that is none of JSON as one: for encoders, which ask this of each that they do not know."""
+    if is_dataclass(found) and not isinstance(found, type):
+        return build_row(found)
+    return dict(found) if isinstance(found, Mapping) else str(found)
 
 
 @value
