@@ -326,6 +326,13 @@ async def test_a_long_request_and_a_long_answer_are_like_short_ones(web: httpx.A
     assert found.json()["task"]["history"] == history
 
 
+async def test_a_request_may_hold_no_more_fields_than_over_grpc(web: httpx.AsyncClient) -> None:
+    history = [{"role": "SPEAKER_USER", "text": "a"}] * 30_000
+    answer = await web.post(EXECUTE, json={"task": {**TASK["task"], "history": history}})
+    assert (answer.status_code, answer.json()["code"]) == (400, 3)
+    assert "hold more than 50000 fields" in answer.json()["message"]
+
+
 async def test_a_name_in_a_path_may_have_any_character(web: httpx.AsyncClient) -> None:
     for name in ("a/b", "a b?c#d", "ä:cancel", "%2F", "\N{SNOWMAN}"):
         answer = await web.request(**make_request("GetSession", {"session_id": name}))

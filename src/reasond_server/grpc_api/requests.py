@@ -7,7 +7,8 @@ import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reasond.v1 import execution_pb2, reasoning_service_pb2, strategies_pb2
 from reasond_server.errors.base import ReasondError, Violation, show
@@ -30,7 +31,7 @@ from reasond_server.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from google.protobuf import duration_pb2, timestamp_pb2
     from google.protobuf.descriptor import EnumDescriptor
@@ -50,6 +51,8 @@ _TRACE_VIEWS: Final[Mapping[int, execution_pb2.TraceView.ValueType]] = {
 # Fields of the core's tasks that have another name in the proto.
 _FIELD_NAMES: Final[Mapping[str, str]] = {"answer_schema": "answer_schema_json"}
 _TASK_FIELDS: Final = frozenset(field.name for field in execution_pb2.ReasoningTask.DESCRIPTOR.fields)
+
+ReadT = TypeVar("ReadT")
 
 
 def read_task(task: execution_pb2.ReasoningTask) -> Task:
@@ -86,22 +89,35 @@ def read_history(messages: Iterable[execution_pb2.HistoryMessage], *, path: str)
     Raises:
         InvalidRequestError: a message has no role.
     """
+    speakers = _list_speakers()
     for index, message in enumerate(messages):
-        role = f"{path}[{index}].role"
-        word = read_enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=role)
-        if word is None:
-            raise invalid(role, "is required: SPEAKER_USER, SPEAKER_ASSISTANT or SPEAKER_TOOL")
+        role = speakers.get(message.role)
+        if role is None:
+            read_enum_word(execution_pb2.Speaker.DESCRIPTOR, message.role, path=f"{path}[{index}].role")
+            raise invalid(f"{path}[{index}].role", "is required: SPEAKER_USER, SPEAKER_ASSISTANT or SPEAKER_TOOL")
         yield HistoryMessage(
-            role=Speaker(word),
+            role=role,
             text=message.text,
-            images=tuple(map(read_image, message.images)),
+            images=_read_each(message.images, read_image),
             reasoning=message.reasoning,
-            tool_calls=tuple(
-                ToolCall(call_id=each.call_id, name=each.tool, arguments_json=each.arguments_json)
-                for each in message.tool_calls
-            ),
-            tool_results=tuple(map(read_result, message.tool_results)),
+            tool_calls=_read_each(message.tool_calls, _read_call),
+            tool_results=_read_each(message.tool_results, read_result),
         )
+
+
+def _read_each(found: Sequence[Any], read: Callable[[Any], ReadT]) -> tuple[ReadT, ...]:
+    return tuple(map(read, found)) if found else ()
+
+
+def _read_call(call: strategies_pb2.ToolCall) -> ToolCall:
+    return ToolCall(call_id=call.call_id, name=call.tool, arguments_json=call.arguments_json)
+
+
+@cache
+def _list_speakers() -> Mapping[int, Speaker]:
+    kind = execution_pb2.Speaker.DESCRIPTOR
+    words = {each.number: read_enum_word(kind, each.number, path="role") for each in kind.values}
+    return {number: Speaker(word) for number, word in words.items() if word is not None}
 
 
 def read_result(result: strategies_pb2.ToolResult) -> ToolResult:

@@ -6,7 +6,6 @@ The handlers are those of the servicers without the layers of gRPC: whoever call
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from google.api import annotations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
@@ -17,6 +16,7 @@ from reasond_server.errors.base import DOMAIN, Reason, ReasondError
 from reasond_server.grpc_api.guard import RpcCall, begin
 from reasond_server.grpc_api.handlers import Handler, find_behaviour, make_runner
 from reasond_server.grpc_api.json_reader import nest_query, read_message
+from reasond_server.grpc_api.message_codec import require_few_fields
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.types.kinds import EVENTS
 from reasond_server.types.values import value
@@ -111,12 +111,16 @@ class TranscodedRpc:
         """
         begin(RpcCall(method=self._path, call_id=call_id, principal=caller, transport=REST))
         fields = {**nest_query(self._kind, query), **given}
-        read = partial(read_message, self._kind, fields)
-        request = await asyncio.to_thread(read) if is_long else read()
+        request = await asyncio.to_thread(self._read_long, fields) if is_long else read_message(self._kind, fields)
         if cursor is not None:
             _resume(request, cursor)
         answer = await self._run(request, _Context(write))
         return {} if self.is_stream else await _write_json(answer)
+
+    def _read_long(self, fields: Mapping[str, Any]) -> Message:
+        message = read_message(self._kind, fields)
+        require_few_fields(message.SerializeToString(), self._kind)
+        return message
 
 
 class _Context:

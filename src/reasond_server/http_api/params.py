@@ -111,6 +111,10 @@ class ToolCallParams(Params):
     tool: str = ""
     arguments_json: str = ""
 
+    def build_call(self) -> ToolCall:
+        """Return the call in the core's terms."""
+        return ToolCall(call_id=self.call_id, name=self.tool, arguments_json=self.arguments_json)
+
 
 class ToolResultParams(Params):
     """The result of a call as JSON text."""
@@ -140,13 +144,10 @@ def _read_history(messages: Iterable[HistoryParams]) -> Iterator[HistoryMessage]
         HistoryMessage(
             role=Speaker(each.role),
             text=each.text,
-            images=_read_images(each.images),
+            images=_read_images(each.images) if each.images else (),
             reasoning=each.reasoning,
-            tool_calls=tuple(
-                ToolCall(call_id=call.call_id, name=call.tool, arguments_json=call.arguments_json)
-                for call in each.tool_calls
-            ),
-            tool_results=tuple(result.build_result() for result in each.tool_results),
+            tool_calls=tuple([call.build_call() for call in each.tool_calls]) if each.tool_calls else (),
+            tool_results=tuple([one.build_result() for one in each.tool_results]) if each.tool_results else (),
         )
         for each in messages
     )

@@ -12,6 +12,7 @@ from reasond_server.agents.cards import list_strategies
 from reasond_server.base.asyncio_tasks import limit_awake_time
 from reasond_server.base.violations import suggest_nearest
 from reasond_server.context.answer_schemas import SchemaCompiler, write_schema_rule
+from reasond_server.context.calls import run_by_size
 from reasond_server.context.said_messages import write_said
 from reasond_server.errors.base import InternalError, Violation, show
 from reasond_server.errors.limits import StoreUnavailableError
@@ -375,14 +376,11 @@ class Chooser:
             ReasondError: the strategy refuses the task, or its schema cannot be used.
             InternalError: the strategy raised an exception that would end the whole process, such as SystemExit.
         """
-        model = preface_model(self.models.find(task.model), task)
+        model = self.models.find(task.model)
         try:
             if task.answer_schema is not None:
                 await check_schema(task.answer_schema, schemas=self.schemas, tenant=caller.tenant)
-            if task.text_characters > LONG_TEXT_CHARACTERS:
-                await asyncio.to_thread(strategy.check, task, config, model)
-            else:
-                strategy.check(task, config, model)
+            await run_by_size(task.text_characters, lambda: strategy.check(task, config, preface_model(model, task)))
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:

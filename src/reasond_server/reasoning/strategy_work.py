@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from reasond_server.context.answer_schemas import SchemaCompiler
+from reasond_server.context.calls import run_by_size
 from reasond_server.context.final_replies import read_cut_call
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import InternalError, ReasondError
@@ -265,7 +267,7 @@ class ReasoningWork:
 
     async def work(self, run: Run) -> None:
         """Run the strategy, log its steps as they complete, and report its outcome before it cleans up."""
-        context = self._build_context(run)
+        context = await self._build_context(run)
         events = self.assignment.strategy.run(self.assignment.task, context)
         try:
             outcome = await self._take_events(run, events)
@@ -440,15 +442,16 @@ class ReasoningWork:
             )
         run.append(iteration, now=self.clock.now())
 
-    def _build_context(self, run: Run) -> RunContext[Any]:
+    async def _build_context(self, run: Run) -> RunContext[Any]:
         model: ChatModel = run.accounts.model
         run.effects.is_replayed = True
         if run.journal is not None:
             model = JournaledModel(model=run.accounts.model, journal=run.journal)
-        config = self.assignment.config
+        config, task = self.assignment.config, self.assignment.task
+        preface = partial(preface_model, model, task, nonce=run.mark)
         return RunContext(
             config=config,
-            model=preface_model(model, self.assignment.task, nonce=run.mark),
+            model=await run_by_size(task.text_characters, preface) if task.has_options else model,
             # If the configuration does not use tools, the strategy gets none.
             tools=self._build_toolbox(run) if config.uses_tools else NO_TOOLS,
             programs=self._build_programs(run) if config.runs_programs else NO_PROGRAMS,

@@ -14,7 +14,17 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.llm.counting.requests import count_bytes
 from reasond_server.requests.payloads import MAX_DEPTH, measure_depth
-from reasond_server.types import NO_BUDGET, Budget, HistoryMessage, Image, Speaker, Task, build_row, restore_history
+from reasond_server.types import (
+    NO_BUDGET,
+    Budget,
+    HistoryMessage,
+    Image,
+    Speaker,
+    Task,
+    build_row,
+    restore_history,
+    write_value,
+)
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -115,7 +125,7 @@ def decode_task(row: Mapping[str, Any]) -> Task:
 
 def digest_request(request: DataclassInstance) -> str:
     """Return a digest of what is asked for; only equal requests have the same one (AIP-155)."""
-    text = json.dumps(build_row(request), sort_keys=True, default=str)
+    text = json.dumps(build_row(request), sort_keys=True, default=write_value)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -234,7 +244,8 @@ def find_in_history(history: Sequence[HistoryMessage], bounds: HistoryBounds = D
         yield Violation(field="history", description=text)
         return
     for index, message in enumerate(history):
-        yield from _in_message(f"history[{index}]", message)
+        if not _is_plain(message):
+            yield from _in_message(f"history[{index}]", message)
     yield from _in_images(
         {
             f"history[{index}].images[{place}]": image
@@ -243,6 +254,12 @@ def find_in_history(history: Sequence[HistoryMessage], bounds: HistoryBounds = D
         },
         field="history",
     )
+
+
+def _is_plain(message: HistoryMessage) -> bool:
+    """Return whether a message says a text that nothing can be wrong with, as most do."""
+    text, has_more = message.text, message.images or message.reasoning or message.tool_calls or message.tool_results
+    return bool(text) and not has_more and message.role is not Speaker.TOOL and text.isascii() and "\0" not in text
 
 
 def _in_message(field: str, message: HistoryMessage) -> Iterator[Violation]:

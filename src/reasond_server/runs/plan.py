@@ -14,6 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from reasond_server.base.clock import encode_nonce
 from reasond_server.errors.executions import NotResumableError
 from reasond_server.runs.work import WorkRequest
+from reasond_server.types import write_value
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def encode_plan(plan: Plan) -> str:
     fields = {name: getattr(plan, name) for name in _OWN}
     # False and empty values are left out, but a limit of 0 seconds is a real limit.
     own = {name: each for name, each in fields.items() if each or (name == "limit_s" and each is not None)}
-    row = {"v": _VERSION, **plan.work, **own}
-    return json.dumps(row, separators=(",", ":"), default=dict)
+    return _encode({"v": _VERSION, **plan.work, **own})
 
 
 @lru_cache(maxsize=64)
@@ -91,13 +91,16 @@ def encode_obstacle(reason: str) -> str:
 
 def encode_unresumable(reason: str, work: Json) -> str:
     """Return the plan text of an execution that cannot be resumed, with what `read_work` shall return."""
-    row = {"v": _VERSION, **work, "reason": reason}
+    return _encode({"v": _VERSION, **work, "reason": reason})
+
+
+def _encode(row: Json) -> str:
     try:
         # A sixth of the time of `json.dumps` for a long text.
-        return to_json(row, inf_nan_mode="constants", fallback=dict).decode()
+        return to_json(row, inf_nan_mode="constants", fallback=write_value).decode()
     except PydanticSerializationError:
         # A lone surrogate, which no UTF-8 has.
-        return json.dumps(row, separators=(",", ":"), default=dict)
+        return json.dumps(row, separators=(",", ":"), default=write_value)
 
 
 def read_work(text: str) -> Json:

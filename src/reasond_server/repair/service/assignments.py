@@ -15,7 +15,7 @@ from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.repair.search.repair_policy import RepairParameters, RepairPolicy
 from reasond_server.runs.plan import PlanError, build_foreign_plan_error, read_work
-from reasond_server.types import Budget, Event, Json, build_row
+from reasond_server.types import Budget, Event, Json, build_row, write_value
 from reasond_server.types.repairs import (
     Check,
     CheckRole,
@@ -108,12 +108,8 @@ def digest_event(event: Event) -> bytes:
 
 def _to_json(what: Any) -> Json:  # noqa: ANN401 - any value of the domain
     """Return a value as JSON."""
-    row: Json = json.loads(json.dumps(build_row(what), default=_convert_plain))
+    row: Json = json.loads(json.dumps(build_row(what), default=write_value))
     return row
-
-
-def _convert_plain(found: object) -> object:
-    return dict(found) if hasattr(found, "keys") else str(found)  # type: ignore[call-overload]  # a mapping has keys
 
 
 def describe_assignment(assignment: RepairAssignment) -> Json:
