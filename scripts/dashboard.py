@@ -46,11 +46,11 @@ def quantile(share: float, metric: str, by: str = "") -> str:
     return f"histogram_quantile({share}, {rate(f'{metric}_bucket', labels)})"
 
 
-def percentiles(title: str, metric: str, by: str = "") -> Panel:
-    """Return a panel with the median and the 99th percentile of a histogram of seconds."""
+def percentiles(title: str, metric: str, by: str = "", *, unit: str = "s") -> Panel:
+    """Return a panel with the median and the 99th percentile of a histogram."""
     label = f" {{{{{by}}}}}" if by else ""
     queries = [(quantile(0.5, metric, by), f"p50{label}"), (quantile(0.99, metric, by), f"p99{label}")]
-    return Panel(title=title, queries=queries, unit="s")
+    return Panel(title=title, queries=queries, unit=unit)
 
 
 def rates(title: str, metric: str, by: str, *, unit: str = "short") -> Panel:

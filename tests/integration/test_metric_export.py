@@ -11,6 +11,9 @@ import grpc
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 
 from reasond import AsyncClient
+from reasond.v1.execution_pb2 import ReasoningTask
+from reasond.v1.reasoning_service_pb2 import ListStrategiesRequest, ReasonRequest
+from reasond.v1.reasoning_service_pb2_grpc import ReasoningServiceStub
 from reasond_server.testing import ScriptedModel, running_server
 from tests.http_clients import make_http_client
 from tests.spans import Spans, ids
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 REASON = "reasond.v1.ReasoningService/Reason"
+LIST = "reasond.v1.ReasoningService/ListStrategies"
+# The boundaries of gRFC A66.
+SIZES = [0, 1024, 2048, 4096, 16384, 65536, 262144, 1048576, 4194304]
+SIZES += [16777216, 67108864, 268435456, 1073741824, 4294967296]
 OWN_LISTENER = {"REASOND__METRICS__ADDRESS": "127.0.0.1:0"}
 
 
@@ -83,6 +90,43 @@ async def test_a_receiver_is_sent_the_metrics_of_the_standards_at_the_latest_whe
         assert sorted(attributes(each)["gen_ai.token.type"] for each in usage) == ["input", "output"]
         assert all(each.sum > 0 for each in usage)
         assert "reasond_executions" in receiver.metrics
+
+
+async def test_sizes_of_messages_are_told_by_the_names_of_grpc_to_any_client(grpcurl: str) -> None:
+    """The request is compressed on its way; gRPC for Python tells only how long it is unpacked."""
+    request = ReasonRequest(task=ReasoningTask(query="2 + 2?", material="word " * 10_000, strategy="direct"))
+    async with receiving() as receiver:
+        environ = {"REASOND__METRICS__ENDPOINT": receiver.address, **OWN_LISTENER}
+        async with running_server(model=ScriptedModel(["4"]), environ=environ) as server:
+            token = f"authorization: Bearer {server.token}"
+            options = (("grpc.use_local_subchannel_pool", 1),)
+            async with grpc.aio.insecure_channel(server.grpc, options, grpc.Compression.Gzip) as channel:
+                stub: Any = ReasoningServiceStub(channel)
+                metadata = (tuple(token.split(": ")),)
+                answer = await stub.Reason(request, metadata=metadata)
+                listed = await stub.ListStrategies(ListStrategiesRequest(), metadata=metadata)
+            call = (grpcurl, "-plaintext", "-H", token, server.grpc, LIST)
+            asked = await asyncio.create_subprocess_exec(*call, stdout=asyncio.subprocess.DEVNULL)
+            assert await asked.wait() == 0
+            async with make_http_client() as http:
+                lines = (await http.get(server.metrics)).text.splitlines()
+    sizes = {
+        ("rcvd", REASON): [1, request.ByteSize()],
+        ("sent", REASON): [1, answer.ByteSize()],
+        ("rcvd", LIST): [2, 0],
+        ("sent", LIST): [2, 2 * listed.ByteSize()],
+    }
+    for (way, method), (count, total) in sizes.items():
+        name = f"grpc.server.call.{way}_total_compressed_message_size"
+        labels = f'{{grpc_method="{method}",grpc_status="OK"}}'
+        assert f"{name.replace('.', '_')}_bytes_sum{labels} {total:.1f}" in lines
+        assert f"{name.replace('.', '_')}_bytes_count{labels} {count:.1f}" in lines
+        told = receiver.metrics[name]
+        points = {attributes(each)["grpc.method"]: each for each in told.histogram.data_points}
+        assert (told.unit, points[method].count, points[method].sum) == ("By", count, total)
+        assert attributes(points[method]) == {"grpc.method": method, "grpc.status": "OK"}
+        assert list(points[method].explicit_bounds) == SIZES
+        assert points[method].bucket_counts[0] == (0 if total else count)
 
 
 async def test_metrics_are_sent_at_the_interval_of_the_environment() -> None:

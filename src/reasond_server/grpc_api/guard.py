@@ -181,7 +181,9 @@ class ErrorGuard:
         return (own,) if self._load is None else (own, (LOAD_KEY, self._load.latest))
 
     def _note_end(self, call: RpcCall, code: str, duration_s: float) -> None:
-        self._observer.call_ended(TRANSPORT, call.method[1:], code, duration_s)
+        method = call.method[1:]
+        self._observer.call_ended(TRANSPORT, method, code, duration_s)
+        self._observer.rpc_ended(method, code, received_bytes=call.received_bytes, sent_bytes=call.sent_bytes)
         if call.reason:
             self._observer.call_failed(TRANSPORT, call.reason)
         _log_access(call, code, duration_s)
@@ -317,7 +319,7 @@ class RpcCall:
     `describe` makes the status of a failure.
 
     `tokens` are its authorization headers, until they are checked; `principal` is its caller from then on; `transport`
-    is its name in metrics.
+    is its name in metrics. `received_bytes` and `sent_bytes` are those of its messages so far.
     """
 
     method: str
@@ -329,6 +331,8 @@ class RpcCall:
     is_fault: bool = False
     describe: Callable[..., Status] = build_status
     transport: str = TRANSPORT
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 _CURRENT: Final[ContextVar[RpcCall]] = ContextVar("reasond_rpc_call")

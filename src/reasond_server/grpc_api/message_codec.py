@@ -9,6 +9,7 @@ a stream of one message.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -16,6 +17,7 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError
 
 from reasond_server.errors.request import InvalidRequestError
+from reasond_server.grpc_api.guard import get_current_call
 from reasond_server.grpc_api.handlers import Behaviour, Context, Handler, find_behaviour, make_handler, make_runner
 
 if TYPE_CHECKING:
@@ -150,6 +152,7 @@ class Codec:
                     remedy="Ask for less (trace_view, page_size), or have [server] max_send_bytes raised.",
                     metadata={"limit_provided": str(len(raw)), "limit_allowed": str(self._max_send_bytes)},
                 )
+            get_current_call().sent_bytes += len(raw)
             return raw
 
         return encode_within_limit
@@ -159,6 +162,7 @@ def _make_decoder(decode: Callable[[bytes], Any] | None, method: str) -> Callabl
     """Return `decode` that raises InvalidRequestError for a message that is invalid or has too many fields."""
 
     def decode_or_refuse(raw: bytes) -> Any:  # noqa: ANN401 - any message
+        get_current_call().received_bytes += len(raw)
         if may_unfold(raw):
             require_few_fields(raw, _find_request_type(method))
         try:
@@ -188,8 +192,8 @@ def _add_reader(behaviour: Behaviour, decode: Callable[[bytes], Any]) -> Behavio
                 "Request validation failed: the call ended without a message",
                 remedy="Send one message, an empty one at least.",
             )
-        # The same name, so that the bytes are freed before the call runs.
-        message = decode(message)
+        # The same name, so that the bytes are freed before the call runs. To count many fields takes long.
+        message = await asyncio.to_thread(decode, message) if may_unfold(message) else decode(message)
         return await behaviour(message, context)
 
     return serve

@@ -1,8 +1,8 @@
 """All metrics with their names, meanings and labels; the documentation page of the metrics is generated from them.
 
 Durations of models and runs have the buckets that OpenTelemetry's GenAI conventions recommend
-(open-telemetry/semantic-conventions-genai, "gen_ai.client.operation.duration"). Names follow Prometheus: the unit last,
-counters end in `_total`.
+(open-telemetry/semantic-conventions-genai, "gen_ai.client.operation.duration"), sizes of RPCs those of gRFC A66. Names
+follow Prometheus: the unit last, counters end in `_total`.
 
 What is counted of them is here as well, with bounded sets of labels. Counters are kept in plain numbers and flushed to
 `prometheus_client` with every sample. Its own take a lock for each increment, and take three times as long in files
@@ -30,6 +30,7 @@ WAIT_SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5
 LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 HANDOFF_SECONDS: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0, 604_800.0, 2_592_000.0)
 CHECK_SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+RPC_BYTES: Final = (0.0, 1024.0, 2048.0, *(float(4096 * 4**power) for power in range(11)))
 SCORES: Final = (0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 84.0, 90.0, 95.0, 100.0)
 RATIOS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 4.0)
 
@@ -82,6 +83,16 @@ CALLS: Final = (
         "Time from the arrival of a call to its end.",
         buckets=CALL_SECONDS,
     ),
+    _histogram(
+        "reasond_rpc_received_bytes{method, code}",
+        "Bytes of the requests of an RPC; what a client compressed counts unpacked.",
+        buckets=RPC_BYTES,
+    ),
+    _histogram(
+        "reasond_rpc_sent_bytes{method, code}",
+        "Bytes of the responses of an RPC; none is compressed.",
+        buckets=RPC_BYTES,
+    ),
     _gauge("reasond_calls_in_flight{transport}", "Calls at work: RPCs, and HTTP requests of every kind."),
     _gauge("reasond_streams_open{transport}", "Streams of events at work."),
     _counter(
@@ -113,7 +124,7 @@ EXECUTIONS: Final = (
     _counter(
         "reasond_tokens{strategy, model, kind}",
         "Tokens that model calls were charged with: input, output, cached_input (part of input), reasoning (part of "
-        "output). Calls that are replayed from the log cost nothing and are not counted.",
+        "output). Calls replayed from the log are not counted.",
     ),
     _counter(
         "reasond_cost_usd{strategy, model}",
@@ -135,7 +146,7 @@ EXECUTIONS: Final = (
     ),
     _counter(
         "reasond_recoveries{outcome}",
-        "Runs that another process left behind: resumed here, or written_off because nobody can go on with them.",
+        "Runs that another process left behind: resumed here, or written_off.",
     ),
     _counter(
         "reasond_executions_left{reason}",
@@ -147,8 +158,7 @@ EXECUTIONS: Final = (
 MODELS: Final = (
     _counter(
         "reasond_model_calls{model, outcome}",
-        "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run, "
-        "which had its answer or was stopped.",
+        "Model calls, by how they ended: the model's finish, a reason of the table of errors, or closed by the run.",
     ),
     _histogram(
         "reasond_model_call_duration_seconds{model, outcome}",
@@ -209,8 +219,8 @@ TURNS: Final = (
     ),
     _gauge(
         "reasond_turns_awaiting",
-        "Turns in the store that wait for their client, counted every 5 seconds. Every process of one store tells the "
-        "same number: take the largest, not the sum.",
+        "Turns in the store that wait for their client, counted every 5 seconds; each process tells them all: take the "
+        "largest.",
         merged="livemax",
     ),
     _counter(

@@ -92,6 +92,11 @@ class Observer:
         self.count("reasond_calls", transport, method, code)
         self.measure("reasond_call_duration_seconds", transport, method, code, value=duration_s, is_traced=True)
 
+    def rpc_ended(self, method: str, code: str, *, received_bytes: int, sent_bytes: int) -> None:
+        """Record the bytes of the messages of a call of gRPC that ended, in both directions."""
+        self.measure("reasond_rpc_received_bytes", method, code, value=received_bytes)
+        self.measure("reasond_rpc_sent_bytes", method, code, value=sent_bytes)
+
     def call_failed(self, transport: str, reason: str) -> None:
         """Record the reason of a failed call, as the table of errors names it; limits call `caller_refused`."""
         self.count("reasond_errors", transport, reason)

@@ -1,8 +1,7 @@
 """Metrics under the names of gRPC and of OpenTelemetry, made of ours when they are read; to count costs nothing more.
 
-Sources: grpc/proposal A66 (grpc.server.call.started, grpc.server.call.duration) and
-open-telemetry/semantic-conventions-genai (gen_ai.client.operation.duration, gen_ai.client.token.usage). Prometheus has
-their names with underscores and the unit.
+Sources: grpc/proposal A66 (all of its server metrics) and open-telemetry/semantic-conventions-genai
+(gen_ai.client.operation.duration, gen_ai.client.token.usage). Prometheus has their names with underscores and the unit.
 """
 
 from __future__ import annotations
@@ -38,9 +37,10 @@ class StandardMetric:
     @property
     def exposed_name(self) -> str:
         """The name for Prometheus, without _total, _bucket and the like."""
-        name = self.name.replace(".", "_")
-        return f"{name}_seconds" if self.unit == "s" else name
+        return self.name.replace(".", "_") + _UNITS.get(self.unit, "")
 
+
+_UNITS: Final[Mapping[str, str]] = MappingProxyType({"s": "_seconds", "By": "_bytes"})
 
 STANDARD_METRICS: Final = (
     StandardMetric(
@@ -57,6 +57,20 @@ STANDARD_METRICS: Final = (
         meaning="Time from the arrival of an RPC to its end, by its status.",
         labels={"method": "grpc_method", "code": "grpc_status"},
         transport="grpc",
+    ),
+    StandardMetric(
+        name="grpc.server.call.rcvd_total_compressed_message_size",
+        unit="By",
+        made_of="reasond_rpc_received_bytes",
+        meaning="Bytes of the requests of an RPC; what a client compressed counts unpacked.",
+        labels={"method": "grpc_method", "code": "grpc_status"},
+    ),
+    StandardMetric(
+        name="grpc.server.call.sent_total_compressed_message_size",
+        unit="By",
+        made_of="reasond_rpc_sent_bytes",
+        meaning="Bytes of the responses of an RPC; none is compressed.",
+        labels={"method": "grpc_method", "code": "grpc_status"},
     ),
     StandardMetric(
         name="gen_ai.client.operation.duration",

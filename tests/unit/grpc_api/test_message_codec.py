@@ -8,6 +8,7 @@ from google.protobuf import json_format, struct_pb2
 
 from reasond.v1 import execution_service_pb2, reasoning_service_pb2
 from reasond_server.grpc_api.guard import ErrorGuard
+from reasond_server.telemetry.observers import Observer
 from tests.unit.grpc_api.parts import AUTHORIZED, ScriptedReasoning, bare_server, get_error, serving
 
 REASON = "/reasond.v1.ReasoningService/Reason"
@@ -105,3 +106,57 @@ async def test_a_response_may_be_as_large_as_the_limit(size: int, *, is_refused:
             )
         else:
             assert await call == b"x" * size
+
+
+class Sizes(Observer):
+    """Keeps method, code, received and sent bytes of each call."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, int, int]] = []
+
+    def rpc_ended(self, method: str, code: str, *, received_bytes: int, sent_bytes: int) -> None:
+        self.told.append((method.removeprefix("test.Bare/"), code, received_bytes, sent_bytes))
+
+
+async def test_the_bytes_of_all_messages_of_a_call_are_told_whatever_its_kind_and_its_end() -> None:
+    async def echo(request: bytes, _context: Any) -> bytes:
+        if request == b"fail":
+            raise ValueError
+        return request[:50]
+
+    async def repeat(request: bytes, context: Any) -> None:
+        for _ in range(3):
+            await context.write(request)
+
+    async def join(requests: Any, _context: Any) -> bytes:
+        return b"".join([request async for request in requests])
+
+    async def chat(requests: Any, _context: Any) -> Any:
+        async for request in requests:
+            yield request * 2
+
+    handlers: dict[str, Any] = {
+        "Echo": grpc.unary_unary_rpc_method_handler(echo),
+        "Repeat": grpc.unary_stream_rpc_method_handler(repeat),
+        "Join": grpc.stream_unary_rpc_method_handler(join),
+        "Chat": grpc.stream_stream_rpc_method_handler(chat),
+    }
+    sizes = Sizes()
+    async with bare_server(handlers, ErrorGuard(new_call_id=lambda: "r", observer=sizes)) as channel:
+        await channel.unary_unary("/test.Bare/Echo")(b"12345")
+        # The library unpacks it, and does not tell how long it was before.
+        await channel.unary_unary("/test.Bare/Echo")(b"x" * 5000, compression=grpc.Compression.Gzip)
+        await get_error(channel.unary_unary("/test.Bare/Echo")(b"fail"))
+        await get_error(channel.unary_unary("/test.Bare/Nothing")(b"12345"))
+        assert [each async for each in channel.unary_stream("/test.Bare/Repeat")(b"12345")] == [b"12345"] * 3
+        await channel.stream_unary("/test.Bare/Join")(iter([b"12", b"", b"345"]))
+        assert len([each async for each in channel.stream_stream("/test.Bare/Chat")(iter([b"1", b"23"]))]) == 2
+    assert sizes.told == [
+        ("Echo", "OK", 5, 5),
+        ("Echo", "OK", 5000, 50),
+        ("Echo", "INTERNAL", 4, 0),
+        ("Nothing", "UNIMPLEMENTED", 0, 0),
+        ("Repeat", "OK", 5, 15),
+        ("Join", "OK", 5, 5),
+        ("Chat", "OK", 3, 6),
+    ]
