@@ -146,13 +146,14 @@ class Codec:
 
         def encode_within_limit(message: Any) -> bytes:  # noqa: ANN401 - any message
             raw: bytes = encode(message) if encode else message
-            if len(raw) > self._max_send_bytes:
+            size = len(raw)
+            if size > self._max_send_bytes:
                 raise InvalidRequestError(
-                    f"the response holds {len(raw)} bytes, over the limit of {self._max_send_bytes} for one message",
+                    f"the response holds {size} bytes, over the limit of {self._max_send_bytes} for one message",
                     remedy="Ask for less (trace_view, page_size), or have [server] max_send_bytes raised.",
-                    metadata={"limit_provided": str(len(raw)), "limit_allowed": str(self._max_send_bytes)},
+                    metadata={"limit_provided": str(size), "limit_allowed": str(self._max_send_bytes)},
                 )
-            get_current_call().sent_bytes += len(raw)
+            get_current_call().sent_bytes += size
             return raw
 
         return encode_within_limit

@@ -86,7 +86,7 @@ def encode_part(part: Append) -> PartRow:
         else EntryRow(position=position, sequence=None, key=entry.key, body=entry.body)
         for position, entry in enumerate(part.entries, part.version + 1)
     ]
-    if not is_storable(*(text for row in rows for text in (row.key, row.body))):
+    if not is_storable(*[row.key for row in rows], *[row.body for row in rows]):
         raise InternalError(f"an entry of {part.execution.execution_id} holds NUL or is no Unicode")
     if part.creation is not None:
         require_storable(part.execution)
@@ -96,7 +96,7 @@ def encode_part(part: Append) -> PartRow:
         events=select_events(part),
         body=encode_execution(part.execution),
         entries=[row for row in rows if row.sequence is not None] if drops else rows,
-        size=sum(len(row.body) + len(row.key) for row in rows),
+        size=sum([len(row.body) + len(row.key) for row in rows]),
         drops_records=drops,
         drops_plan=drops and not part.keeps_plan,
         session_state="" if part.session_end is None else encode_state(part.session_end.state),
@@ -364,8 +364,9 @@ def _read_damaged_head(row: TakeoverRow) -> Execution:
 
 def is_storable(*texts: str) -> bool:
     """Return whether a database can store `texts`: PostgreSQL refuses NUL, and both refuse lone surrogates."""
+    text = "".join(texts)
     try:
-        return all("\x00" not in text and (text.isascii() or text.encode() is not None) for text in texts)
+        return "\x00" not in text and (text.isascii() or text.encode() is not None)
     except UnicodeEncodeError:
         return False
 
