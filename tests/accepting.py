@@ -41,6 +41,8 @@ async def accepting(
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         for writer in writers:
-            # A client that does not read would keep it open, and a task that was cancelled before it began too.
-            writer.transport.abort()
+            # A client that does not read would keep it open, and a task that was cancelled before it began too. What
+            # closes with nothing left to write may be gone, and asyncio fails to abort that.
+            if not writer.is_closing() or writer.transport.get_write_buffer_size():
+                writer.transport.abort()
         await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
