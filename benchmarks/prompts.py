@@ -5,8 +5,9 @@ way, of its final replies (for votes: of its samples): those with a tagged answe
 a tag, those without an answer, and those that thought first; also right answers, answers that we spoiled, calls, and
 the tokens that the model read and wrote. The rules:
 
-- An answer is right if its last number (letter of a choice) is the right one, or if it holds the right text. Of a plain
-  reply that is the last number of its whole text.
+- An answer is right if its last number is the right one, if its last letter of a choice is the right one or, without a
+  letter, if it has the text of the right choice and of no other, or if it holds the right text. Of a plain reply that
+  is the last number of its whole text.
 - A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has
   at least two lines before the one that prints.
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
@@ -69,6 +70,7 @@ PLAIN: Final = "plain question"
 # The same mark in each run, so that equal requests are found in the record.
 NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 _LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
+_CHOICE: Final = re.compile(r"^([A-E])\) (.+)$", re.MULTILINE)
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
 
@@ -163,12 +165,13 @@ def has_thought_first(reply: str) -> bool:
     return len(reply.partition("<answer>")[0].split()) >= _FEWEST_WORDS
 
 
-def is_right(answer: str, right: str) -> bool:
-    """Return whether an answer gives the right number, letter or text."""
+def is_right(answer: str, right: str, question: str = "") -> bool:
+    """Return whether an answer gives the right number, text or choice of those in the question."""
     if _NUMBER.fullmatch(right):
         return read_number(answer) == Decimal(right)
     if len(right) == 1:
-        return bool(letters := _LETTER.findall(answer)) and letters[-1] == right
+        named = [letter for letter, text in _CHOICE.findall(question) if text.casefold() in answer.casefold()]
+        return (_LETTER.findall(answer) or (named if len(named) == 1 else [""]))[-1] == right
     return right.casefold() in answer.casefold()
 
 
@@ -251,7 +254,7 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
             model = RecordedModel(model=models[server], record=record, path=options.record)
             task = Task(query=problem["question"], material=problem.get("material", ""))
             answer, reason = await way.ask(model, task, figures, programs)
-        if is_right(answer, problem["answer"]):
+        if is_right(answer, problem["answer"], problem["question"]):
             figures.right += 1
             plainly_right.update({place} if way.strategy is None else ())
         else:

@@ -43,5 +43,5 @@ async def put_and_die(self: PayloadStore, tenant: str, execution_id: str, bodies
 def main() -> None:
     """Work on both queues."""
     RepairWorker._perform = perform_and_die  # type: ignore[assignment,method-assign]  # the test's point
-    PayloadStore.put = put_and_die  # type: ignore[method-assign]  # likewise
+    PayloadStore.put = put_and_die  # type: ignore[assignment,method-assign]  # likewise
     work(config=None, environ=os.environ)

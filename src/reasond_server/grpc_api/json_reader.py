@@ -190,7 +190,7 @@ def _read_struct(value: object) -> struct_pb2.Struct:
     return struct
 
 
-def _read_any(value: object) -> struct_pb2.Value:
+def _read_any(value: Any) -> struct_pb2.Value:  # noqa: ANN401 - any JSON
     struct = struct_pb2.Struct()
     struct.update({_ANY_JSON: value})
     return struct.fields[_ANY_JSON]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TASK = execution_pb2.ReasoningTask
 REQUEST = reasoning_service_pb2.ReasonRequest
+PART: Any = Part.DESCRIPTOR
+SENDING: Any = SendMessageRequest.DESCRIPTOR
 WHOLE = "must be a whole number of 64 bits"
 BASE64 = "must be Base64"
 DURATION = "must be a duration in seconds such as 1.5s"
@@ -158,18 +160,18 @@ def test_every_field_of_every_request_is_checked() -> None:
 
 @pytest.mark.parametrize("given", [None, 1, 0.5, "a", True, [1, None, {"a": []}], {"a": {"b": [None, {}]}}, {}, []])
 def test_a_field_of_any_json_takes_any_json(given: Any) -> None:
-    assert read_message(Part.DESCRIPTOR, {"data": given}) == json_format.ParseDict({"data": given}, Part())
+    assert read_message(PART, {"data": given}) == json_format.ParseDict({"data": given}, Part())
 
 
 def test_a_number_that_no_float_holds_is_refused_in_a_field_of_any_json() -> None:
     with pytest.raises(InvalidRequestError, match=r"parts\[0\].data must be a JSON value with numbers"):
-        read_message(SendMessageRequest.DESCRIPTOR, {"message": {"parts": [{"data": [10**400]}]}})
+        read_message(SENDING, {"message": {"parts": [{"data": [10**400]}]}})
 
 
 def test_fields_that_are_not_known_are_left_out_at_all_levels_where_that_is_asked() -> None:
     given = {"message": {"messageId": "m", "parts": [{"text": "a", "later": 1}], "later": {}}, "later": [1]}
     known = {"message": {"messageId": "m", "parts": [{"text": "a"}]}}
     with pytest.raises(InvalidRequestError, match="later"):
-        read_message(SendMessageRequest.DESCRIPTOR, given)
-    read = read_message(SendMessageRequest.DESCRIPTOR, given, ignores_unknown=True)
+        read_message(SENDING, given)
+    read = read_message(SENDING, given, ignores_unknown=True)
     assert read == json_format.ParseDict(known, SendMessageRequest())
