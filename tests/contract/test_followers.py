@@ -109,7 +109,7 @@ async def over_rest(server: Listening, token: str, params: dict[str, Any]) -> As
             violations = find_detail(status, "BadRequest").get("field_violations", [])
             raise RefusedError(find_detail(status, "ErrorInfo")["reason"], [each["field"] for each in violations])
         async for line in answer.aiter_lines():
-            if line:
+            if line.startswith("data: "):
                 ((_, event),) = json.loads(line.removeprefix("data: ")).items()
                 yield next(name for name in event if name not in COMMON), int(event["sequence"])
 
