@@ -171,7 +171,8 @@ def is_right(answer: str, right: str, question: str = "") -> bool:
         return read_number(answer) == Decimal(right)
     if len(right) == 1:
         named = [letter for letter, text in _CHOICE.findall(question) if text.casefold() in answer.casefold()]
-        return (_LETTER.findall(answer) or (named if len(named) == 1 else [""]))[-1] == right
+        letters: list[str] = _LETTER.findall(answer) or (named if len(named) == 1 else [])
+        return letters[-1:] == [right]
     return right.casefold() in answer.casefold()
 
 

@@ -56,7 +56,9 @@ def comments_of(field: FieldDescriptor) -> tuple[str, str]:
 
 def find_message(field: FieldDescriptor) -> Descriptor | None:
     """Return the message of a field, or of the values of a map, if it is declared by us."""
-    kind = field.message_type.fields_by_name["value"].message_type if is_map(field) else field.message_type
+    kind = field.message_type
+    if kind is not None and is_map(field):
+        kind = kind.fields_by_name["value"].message_type
     return kind if kind is not None and kind.file.package == "reasond.v1" else None
 
 

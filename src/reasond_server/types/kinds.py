@@ -203,7 +203,8 @@ def _read_field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an 
 def settle_sequences(event: ClassT) -> ClassT:
     """Return a kind, or a dataclass within one, with its sequences as tuples at all levels, as stores return it."""
     changed: dict[str, Any] = {}
-    for each in list_fields(type(event)):
+    kind: type[Any] = type(event)
+    for each in list_fields(kind):
         given = getattr(event, each.name)
         if each.is_sequence and given is not None:
             changed[each.name] = tuple(map(settle_sequences, given) if is_dataclass(each.type) else given)

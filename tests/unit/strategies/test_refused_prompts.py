@@ -103,7 +103,7 @@ class Drafts(ReasoningStrategy[StrategyConfig]):
 
 
 async def test_the_server_ends_a_plugin_with_the_last_answer_that_it_found() -> None:
-    replies = ["So. <answer>41</answer>", "No: <answer>42</answer>", "Hm.", Reply(error=REFUSAL)]
+    replies: list[str | Reply] = ["So. <answer>41</answer>", "No: <answer>42</answer>", "Hm.", Reply(error=REFUSAL)]
     with ScriptedModel(replies) as model:
         async with (
             running_server(model=model, strategies=[Drafts()]) as server,
