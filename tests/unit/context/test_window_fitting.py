@@ -293,7 +293,7 @@ def test_a_stretched_counter_keeps_the_order_of_counts_and_cuts() -> None:
 class Untold(FunctionModel):
     """Its server takes a token for each letter, and tells only afterwards, as the usage of a call."""
 
-    def _usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
+    def _count_usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
         prompt = sum(len(message.content) for message in request.messages)
         return Usage(input_tokens=prompt, output_tokens=output_tokens, reasoning_tokens=reasoning_tokens, model_calls=1)
 

@@ -55,7 +55,7 @@ class Backend(FunctionModel):
         """The counter that users of the model see."""
         return self._told
 
-    def _usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
+    def _count_usage(self, request: ChatRequest, output_tokens: int, reasoning_tokens: int) -> Usage:
         prompt = self._hidden + self._counter.count_prompt(request.messages)
         usage = Usage(
             input_tokens=prompt, output_tokens=output_tokens, reasoning_tokens=reasoning_tokens, model_calls=1
