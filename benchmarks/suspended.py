@@ -89,11 +89,11 @@ class CallingModel(InstantModel):
 async def open_core(
     model: ChatModel,
     *,
-    store: ExecutionStore,
+    store: ExecutionStore | None = None,
     tools: Sequence[Any] = (),
     settings: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Core, None]:
-    """Open reasond's core without a listener, over `store`."""
+    """Open reasond's core without a listener, over `store` or in memory."""
     loaded = load(None, dict(settings or {})).settings
     core = assemble(loaded, model=model, store=store, tools=Tools(tools=tools))
     await core.tools.start()

@@ -125,7 +125,7 @@ class Server:
             environ,
             strategies=[strategy.name for strategy in self._registry],
             model=find_model_name(settings, environ) if model is None else model.name,
-            look=self._snapshot,
+            look=self._take_snapshot,
             instance_id=instance_id,
             is_traced=self._tracing is not None,
         )
@@ -286,13 +286,13 @@ class Server:
             )
             engine.begin_work(worker, settings.engine.work_on)
         agents = AgentService(
-            directory=core.directory, server_card=self._card, max_card_bytes=settings.agents.max_card_bytes
+            directory=core.directory, server_card=self._build_card, max_card_bytes=settings.agents.max_card_bytes
         )
-        services = self._services(core, agents)
+        services = self._build_services(core, agents)
         a2a = self._build_a2a(core)
-        self._grpc = self._grpc_server(core, [*services, *([] if a2a is None else [a2a.grpc])])
+        self._grpc = self._build_grpc_server(core, [*services, *([] if a2a is None else [a2a.grpc])])
         if settings.server.http_address:
-            self._http = self._http_server(core, agents, services, {} if a2a is None else {A2A_ROOT: a2a.http})
+            self._http = self._build_http_server(core, agents, services, {} if a2a is None else {A2A_ROOT: a2a.http})
         await core.tools.start()
         await self._grpc.start()
         for listener in (self._http, self._metrics_http):
@@ -328,7 +328,7 @@ class Server:
         self._is_ready = is_ready
         self._health.set_ready(is_ready=is_ready)
 
-    def _services(self, core: Core, agents: AgentService) -> Sequence[Service]:
+    def _build_services(self, core: Core, agents: AgentService) -> Sequence[Service]:
         """Return the services for both transports."""
         server, observer = self._settings.server, self._telemetry.observer
         size, wait_s = GrpcOptions.of(server).max_send_bytes, server.write_timeout_s
@@ -356,7 +356,7 @@ class Server:
             observer=self._telemetry.observer,
         )
 
-    def _grpc_server(self, core: Core, services: Sequence[Service]) -> GrpcServer:
+    def _build_grpc_server(self, core: Core, services: Sequence[Service]) -> GrpcServer:
         return GrpcServer(
             options=GrpcOptions.of(self._settings.server),
             services=services,
@@ -370,7 +370,7 @@ class Server:
             look=lambda: core.runner.load,
         )
 
-    def _http_server(
+    def _build_http_server(
         self, core: Core, agents: AgentService, services: Sequence[Service], interfaces: Mapping[str, Interface]
     ) -> HttpServer:
         server = self._settings.server
@@ -378,7 +378,7 @@ class Server:
         methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
         self._http_app = app = HttpApp(
             methods=methods,
-            card=agents.build_own_card,
+            card=agents.build_own_build_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
@@ -389,7 +389,7 @@ class Server:
             limits=HttpLimits(max_body_bytes=server.max_http_body_bytes, max_batch=server.max_jsonrpc_batch),
             observer=observer,
             metrics=self._metrics_page,
-            interfaces={**self._interfaces(core, services), **interfaces},
+            interfaces={**self._build_interfaces(core, services), **interfaces},
             further_pages=build_console_pages() if server.console else None,
         )
         host, port = split_address(server.http_address)
@@ -404,7 +404,7 @@ class Server:
             reuse_port=server.so_reuseport,
         )
 
-    def _interfaces(self, core: Core, services: Sequence[Service]) -> Mapping[str, Interface]:
+    def _build_interfaces(self, core: Core, services: Sequence[Service]) -> Mapping[str, Interface]:
         """Return the protocols besides JSON-RPC, by the root of their paths."""
         interfaces: dict[str, Interface] = {REST_ROOT: build_rest_interface(services)}
         own = self._settings.openai
@@ -435,7 +435,7 @@ class Server:
             interfaces[MCP_ROOT] = self._mcp.open_door
         return interfaces
 
-    def _snapshot(self) -> ServerSnapshot:
+    def _take_snapshot(self) -> ServerSnapshot:
         """Return the present state of the server, for the metrics."""
         load = None if self._core is None else self._core.runner.load
         return ServerSnapshot(
@@ -450,7 +450,7 @@ class Server:
             store=UNSEEN_STORE if self._store_watch is None else self._store_watch.facts,
         )
 
-    def _card(self) -> Json:
+    def _build_card(self) -> Json:
         """Return this server's agent card, with its public addresses as URLs, as A2A requires."""
         server = self._settings.server
         base = (server.public_http_url or self._http_base_url()).rstrip("/") if self._http else ""
