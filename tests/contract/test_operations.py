@@ -195,7 +195,7 @@ async def test_waiting_ends_when_the_server_drains() -> None:
             turn = (await client.run_turn(start)).turn.turn_id
             name, token = f"operations/{turn}", listening.token
             waiting = asyncio.create_task(get_error(call(listening, "WaitOperation", token=token, name=name)))
-            while not server._snapshot().rpcs:  # noqa: ASYNC110 - a call that waits tells nobody
+            while not server._take_snapshot().rpcs:  # noqa: ASYNC110 - a call that waits tells nobody
                 await asyncio.sleep(0.01)
             await server.drain()
             code, _, details = await waiting

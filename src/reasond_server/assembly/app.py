@@ -378,7 +378,7 @@ class Server:
         methods = Methods([each.methods for each in services], read_partial=partial(read_partial, core.reasoning))
         self._http_app = app = HttpApp(
             methods=methods,
-            card=agents.build_own_build_card,
+            card=agents.build_own_card,
             authenticate=self._verification.verifier.verify,
             peers=self._verification.peers,
             require=require_permission,
