@@ -203,7 +203,7 @@ def _read_field(cls: type, name: str, hint: Any) -> Field:  # noqa: ANN401 - an 
 def settle_sequences(event: ClassT) -> ClassT:
     """Return a kind, or a dataclass within one, with its sequences as tuples at all levels, as stores return it."""
     changed: dict[str, Any] = {}
-    kind: type[Any] = type(event)
+    kind: type = type(event)
     for each in list_fields(kind):
         given = getattr(event, each.name)
         if each.is_sequence and given is not None:
