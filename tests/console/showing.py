@@ -88,7 +88,10 @@ async def examine(page: Page, name: str, *, height: int = HIGHEST_PICTURE) -> No
     await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     if PICTURES and name:
         await page.mouse.move(0, 0)
+        # What keeps to the lower edge of the window stands in its place where the window has the height of the page.
+        await page.set_viewport_size({"width": WIDTH, "height": height})
         picture = await take_picture(page, height)
+        await page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
         await asyncio.to_thread((Path(PICTURES) / f"console_{name}.webp").write_bytes, picture)
 
 

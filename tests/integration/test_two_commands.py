@@ -40,7 +40,10 @@ SPOKEN = {
         tools="free",
         cut_prompt=4096,
         text=ANSWER,
-        documents={"/v1/models": {"data": [{"id": "qwen3:8b", "object": "model", "owned_by": "library"}]}},
+        documents={
+            "/v1/models": {"data": [{"id": "qwen3:8b", "object": "model", "owned_by": "library"}]},
+            "/api/ps": {"models": [{"name": "qwen3:8b", "model": "qwen3:8b", "context_length": 4096}]},
+        },
     ),
     "vllm": Manners(
         limits=("max_tokens", "max_completion_tokens"),

@@ -159,6 +159,8 @@ PROFILES: Mapping[str, Mapping[str, Fact]] = MappingProxyType(
             "limit_field": Fact(value=LimitField.MAX_TOKENS, evidence="Ollama documentation lists no other"),
             "reasoning_fields": Fact(value=("reasoning", "reasoning_content"), evidence="Ollama documentation"),
             "json_schema": Fact(value=SchemaLevel.GUIDED, evidence="Ollama documentation; not strict: #4116"),
+            "most_logprobs": Fact(value=20, evidence="read: Ollama 0.17.4 takes top_logprobs from 0 to 20"),
+            "forced_tool_choice": Fact(value=False, evidence="read: Ollama 0.17.4 knows no tool_choice"),
         },
         "deepseek": {
             "limit_field": Fact(

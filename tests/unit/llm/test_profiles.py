@@ -34,7 +34,7 @@ MATRIX = {
     "sglang": (OLD, 4, True, "reasoning_content", NO, ("matched_stop",), True, GUIDED, True, True, True, ""),
     "llamacpp": (OLD, 4, True, "reasoning_content", NO, (), True, GUIDED, True, NO, True, "/apply-template"),
     "llamacpp-python": (OLD, 4, True, "reasoning", NO, (), NO, NONE, True, True, True, ""),
-    "ollama": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, True, True, True, ""),
+    "ollama": (OLD, 4, True, "reasoning", NO, (), True, GUIDED, NO, True, True, ""),
     "deepseek": (OLD, 4, True, "reasoning_content", NO, (), True, OBJECT, True, True, True, ""),
     "deepseek-thinking": (OLD, 4, NO, "reasoning_content", True, (), True, OBJECT, NO, True, True, ""),
     "openrouter": (OLD, 4, True, "reasoning", NO, (), True, NONE, True, True, True, ""),

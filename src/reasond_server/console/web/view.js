@@ -35,7 +35,7 @@ const EVENTS = {
   ],
   reflection: (body) => [`round ${body.reflection.iteration}`, body.reflection.notes],
   vote: (body) => ["vote", `best: ${body.vote.votes[0]?.candidate_id ?? "none"}`],
-  validation: (body) => [`validated ${body.candidate_id}`, body.is_valid ? checkedWith(body) : body.problem],
+  validation: (body) => [`validated ${body.candidate_id}`, body.is_valid ? `passed ${checkedWith(body)}` : body.problem],
 };
 
 const OTHERS = new Set(["index", "answer_found", "usage", "elapsed_ms"]);

@@ -36,8 +36,9 @@ _REFUSALS = range(400, 600)
 _NOT_ALLOWED = (401, 403)
 _MISSING = 404
 _REMEDIES = {_MISSING: "Check base_url and model.", 429: "Wait, or look at the limits and the credit of your account."}
-_OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang", "library": "ollama"}
+_OWNERS = {"llamacpp": "llamacpp", "vllm": "vllm", "sglang": "sglang", "ollama": "ollama"}
 _LONG_WORDS = 40_000
+_SMALL_WINDOW = 8_192
 # Models of OpenAI that reason refuse limits that their reasoning takes up.
 _ROOM_TO_REASON = 2_048
 # OpenAI and others cache prompts of 1,024 tokens and more.
@@ -355,14 +356,23 @@ class _Examination:
         self._owner = str(entry.get("owned_by", ""))
         props = await self._client.get("/props")
         settings = props.get("default_generation_settings") if isinstance(props, dict) else None
+        # Ollama's list of what it has loaded; the owner of a model there is whoever published it.
+        loaded = await self._client.get("/api/ps")
+        self._owner = "ollama" if isinstance(loaded, dict) and "models" in loaded else self._owner
         sizes = (
             ("/props", settings.get("n_ctx") if isinstance(settings, dict) else None),
+            ("/api/ps", _find_entry(loaded, self._options.model, among="models", by="name").get("context_length")),
             ("/v1/models max_model_len", entry.get("max_model_len")),
             ("/v1/models context_length", entry.get("context_length")),
         )
         for place, tokens in sizes:
             if isinstance(tokens, int) and tokens > 0:
                 self._note("context window", True, f"{place}: {tokens} tokens", context_window=tokens)
+                if place == "/api/ps" and tokens < _SMALL_WINDOW:
+                    self._warnings.append(
+                        f"Ollama reads {tokens} tokens and drops the rest of a prompt without a word: start it with a "
+                        "larger OLLAMA_CONTEXT_LENGTH, and try again."
+                    )
                 return
         if is_hosted(self._options.base_url):
             self._note("context window", None, "not told; a text that is too long was not tried, as it costs money")
@@ -442,11 +452,11 @@ def _parse(text: str) -> object:
         return None
 
 
-def _find_entry(listed: object, model: str) -> dict[str, Any]:
+def _find_entry(listed: object, model: str, *, among: str = "data", by: str = "id") -> dict[str, Any]:
     """Return the entry of `model` in a list of models, or the only entry; empty if there is none."""
-    data = listed.get("data") if isinstance(listed, dict) else None
+    data = listed.get(among) if isinstance(listed, dict) else None
     entries = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-    named = [entry for entry in entries if entry.get("id") == model]
+    named = [entry for entry in entries if entry.get(by) in {model, f"{model}:latest"}]
     if named:
         return named[0]
     return entries[0] if len(entries) == 1 else {}
