@@ -216,6 +216,17 @@ async def test_the_window_is_what_is_told_or_what_a_long_prompt_shows(manners: M
     assert is_cut == (manners.cut_prompt > 0)
 
 
+@pytest.mark.parametrize(("tokens", "is_warned"), [(4096, True), (32_768, False)])
+async def test_ollama_is_known_by_what_it_has_loaded_whoever_published_the_model(tokens: int, is_warned: bool) -> None:  # noqa: FBT001 - a row
+    loaded = {"models": [{"name": "n:latest", "context_length": 1}, {"name": "m:latest", "context_length": tokens}]}
+    listed = {"data": [{"id": "n:latest", "owned_by": "library"}, {"id": "m:latest", "owned_by": "somebody"}]}
+    documents = {"/api/ps": loaded, "/v1/models": listed}
+    report = await probe_server(Manners(limits=("max_tokens",), usage=True, cut_prompt=tokens, documents=documents))
+    assert report.base.name == "ollama"
+    assert report.profile.context_window == tokens
+    assert any("OLLAMA_CONTEXT_LENGTH" in warning for warning in report.warnings) == is_warned
+
+
 async def test_a_server_that_answers_whole_instead_of_streaming_is_still_read() -> None:
     report = await probe_server(Manners(limits=BOTH, whole=True))
     assert holds(report)["max_tokens = 1 kept"] == "yes"
