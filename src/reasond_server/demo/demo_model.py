@@ -100,7 +100,7 @@ def _read_computed(messages: Sequence[Message]) -> Iterator[float | None]:
             yield read_number(message.content)
 
 
-_PLAN: Final = "Devise a plan"
+_PLAN: Final = "Write a plan for this"
 _ASK: Final = "short questions that check"
 _PROGRAM: Final = "Write one Python program"
 _CRITICISE: Final = "is a draft of the answer. Check it"

@@ -26,8 +26,9 @@ PLAN: Final = "plan"
 SOLUTION: Final = "solution"
 
 _PLAN: Final = (
-    "Devise a plan that leads to the answer: a numbered list of as few steps as it takes, each on one line, with what "
-    "it finds out and from which facts or numbers of the question. Do not calculate yet."
+    "Write a plan for this, not the solution: a numbered list of as few steps as it takes, each on one line, that says "
+    "what the step finds out and from which facts or numbers of the question, for example: 1. Find the price without "
+    "tax from the price and the rate. Leave all results and the answer out."
 )
 _SOLVE: Final = f"The passage holds a plan for this. Follow it, and mend it where it is wrong. {STEPS_FIRST}"
 _STEP_LINE: Final = re.compile(r"^[ \t]{0,8}(?:[*_]{0,2}(?:step )?\d{1,3}[.):]|[-*•] )", re.IGNORECASE | re.MULTILINE)

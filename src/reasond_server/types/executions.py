@@ -282,7 +282,7 @@ class ModelCall:
 
 
 _MOST_CHARACTERS: Final = 200
-_LOOKED_AT: Final = 2_000
+_LOOKED_AT: Final = 600
 """How many characters of a text are looked at: it may have two million."""
 
 
