@@ -170,9 +170,12 @@ def is_right(answer: str, right: str, question: str = "") -> bool:
     if _NUMBER.fullmatch(right):
         return read_number(answer) == Decimal(right)
     if len(right) == 1:
-        named = [letter for letter, text in _CHOICE.findall(question) if text.casefold() in answer.casefold()]
-        letters: list[str] = _LETTER.findall(answer) or (named if len(named) == 1 else [])
-        return letters[-1:] == [right]
+        named = [each for each in _CHOICE.findall(question) if each[1].casefold() in answer.casefold()]
+        # "6.5" also holds the text of the choice "6".
+        longest = max((text for _, text in named), key=len, default="")
+        others = [text for _, text in named if text not in longest]
+        letters = _LETTER.findall(answer) or [letter for letter, text in named if text == longest and not others]
+        return bool(letters) and letters[-1] == right
     return right.casefold() in answer.casefold()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json, to_json
@@ -87,11 +86,17 @@ class TaskReceivers:
             ExecutionNotFoundError: it is gone.
         """
         self.check(receiver)
-        if len((await self.list(tenant, execution_id)).keys() - {receiver.name}) >= MOST_RECEIVERS:
+        found = await self.list(tenant, execution_id)
+        is_new = receiver.name not in found
+        if not is_new or len(found) < MOST_RECEIVERS:
+            bodies = {f"{_PREFIX}{receiver.name}": to_json(asdict(receiver))}
+            await self._payloads.put(tenant, execution_id, bodies, replaces=True)
+            # Others may have come meanwhile: whoever finds too many goes again, and nobody who was there before.
+            found = await self.list(tenant, execution_id)
+        if is_new and len(found.keys() - {receiver.name}) >= MOST_RECEIVERS:
+            await self.remove(tenant, execution_id, receiver.name)
             text = f"must be one of at most {MOST_RECEIVERS} receivers of a task; delete another one"
             raise InvalidRequestError.at("id", text)
-        bodies = {f"{_PREFIX}{receiver.name}": to_json(asdict(receiver))}
-        await self._payloads.put(tenant, execution_id, bodies, replaces=True)
         # Read after that: who is put while it ends is told by its last event, or here, by the same id.
         execution = await self._store.find(tenant, execution_id)
         if execution.state is not ExecutionState.RUNNING:
@@ -100,9 +105,9 @@ class TaskReceivers:
             await self._outbox.add([_notice(key, tenant, execution_id, sequence, receiver.name)])
 
     async def list(self, tenant: str, execution_id: str) -> Mapping[str, TaskReceiver]:
-        """Return the receivers of an execution by their names; racing clients add no more than may be there."""
-        bodies = islice((await self._payloads.list(tenant, execution_id, _PREFIX)).values(), MOST_RECEIVERS)
-        return {each.name: each for each in (TaskReceiver(**from_json(body)) for body in bodies)}
+        """Return the receivers of an execution by their names."""
+        bodies = await self._payloads.list(tenant, execution_id, _PREFIX)
+        return {each.name: each for each in (TaskReceiver(**from_json(body)) for body in bodies.values())}
 
     async def remove(self, tenant: str, execution_id: str, name: str) -> None:
         """Forget a receiver, if it is there."""

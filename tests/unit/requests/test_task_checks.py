@@ -3,7 +3,6 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -167,28 +166,37 @@ def test_each_option_tells_requests_apart() -> None:
     assert len({digest_request(Task(query="why?", **each)) for each in options}) == len(options)
 
 
+def encode_plan_of(said: tuple[HistoryMessage, ...]) -> str:
+    return encode_unresumable("", {"task": build_row(Task(query="why?", history=said))})
+
+
 def count_calls(work: Callable[[], object]) -> int:
-    """Return how many functions of the server `work` calls; what measures coverage calls others."""
-    calls = 0
+    """Return how many functions `work` calls, those of C included: the least of three times.
 
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call" and "reasond_server" in frame.f_code.co_filename
+    What measures coverage takes its probes out of the code at some time, which are calls too.
+    """
+    counts = []
+    for _ in range(3):
+        calls = 0
 
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
+        def note(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in {"call", "c_call"}
+
+        sys.setprofile(note)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    return min(counts)
 
 
 def test_a_long_history_costs_little_for_each_message_while_the_event_loop_waits() -> None:
     """Ten thousand messages took 0.2 s of its time in all."""
     said = tuple(HistoryMessage(role=Speaker.USER, text=f"message {number}") for number in range(1000))
-    task = Task(query="why?", history=said)
-    assert count_calls(lambda: check_task(task)) < 10 * len(said)
-    assert count_calls(lambda: encode_unresumable("", {"task": build_row(task)})) < 3 * len(said)
+    assert count_calls(lambda: check_task(Task(query="why?", history=said))) < 10 * len(said)
+    assert count_calls(lambda: encode_plan_of(said)) < 3 * len(said)
 
 
 def test_the_digest_of_a_history_is_that_of_all_its_fields() -> None:

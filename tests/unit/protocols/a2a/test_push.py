@@ -172,6 +172,28 @@ async def test_a_task_has_at_most_ten_receivers_and_its_caller_alone_names_them(
             )
 
 
+async def test_clients_that_race_for_the_last_receivers_are_told_the_truth(tmp_path: Path) -> None:
+    """As many receivers are listed as were taken, at most ten, and who was there before stays."""
+    async with serve(tmp_path) as site:
+        task = await site.ask("GRPC", say("Six by seven?", message_id="m1"))
+        client, context = site.clients["GRPC"], site.context()
+
+        async def take(config_id: str) -> str:
+            config = name("https://hooks.example.com/a", config_id, task_id=task.id)
+            try:
+                await client.create_task_push_notification_config(config, context=context)
+            except InvalidParamsError:
+                return ""
+            return config_id
+
+        before = [await take(f"z{number}") for number in range(7)]
+        raced = await asyncio.gather(*(take(f"a{number}") for number in range(12)))
+        every = ListTaskPushNotificationConfigsRequest(task_id=task.id)
+        listed = (await client.list_task_push_notification_configs(every, context=context)).configs
+        assert {each.id for each in listed} == {*before, *filter(None, raced)}
+        assert len(before) <= len(listed) <= 10
+
+
 async def test_hosts_need_a_store_that_outlives_the_process() -> None:
     with pytest.raises(SettingsError, match="push_hosts"):
         async with serve_agent(environ=HOSTS):
