@@ -7,12 +7,14 @@ the tokens that the model read and wrote. The rules:
 
 - An answer is right if its last number is the right one, if its last letter of a choice is the right one or, without a
   letter, if it has the text of the right choice and of no other, or if it holds the right text. Of a plain reply that
-  is the last number of its whole text.
+  is the last number of its whole text. Where a task names wrong texts of the same kind, the last sentence that names
+  the right one or a wrong one must name the right one alone; numbers are compared by their value.
 - A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has
   at least two lines before the one that prints.
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
 
-`--tasks` names the file: word_problems.jsonl or choices.jsonl beside this file, or one of yours.
+`--tasks` names the file: word_problems.jsonl, made_problems.jsonl, choices.jsonl or extraction.jsonl (one value in a
+text of some 2,600 characters) beside this file, or one of yours.
 
 `--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address
 of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal
@@ -72,6 +74,8 @@ NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 _LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
 _CHOICE: Final = re.compile(r"^([A-E])\) (.+)$", re.MULTILINE)
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_WORD: Final = re.compile(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+")
+_END_OF_SENTENCE: Final = re.compile(r"[.!?:]\s|\n")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
 
 
@@ -165,8 +169,28 @@ def has_thought_first(reply: str) -> bool:
     return len(reply.partition("<answer>")[0].split()) >= _FEWEST_WORDS
 
 
-def is_right(answer: str, right: str, question: str = "") -> bool:
+def split_words(text: str) -> str:
+    """Return the words of a text, a space around each; numbers without separators of thousands and idle zeros."""
+    words = [
+        f"{Decimal(word.replace(',', '')).normalize():f}" if word[0].isdigit() else word
+        for word in _WORD.findall(text.casefold())
+    ]
+    return f" {' '.join(words)} "
+
+
+def is_named_alone(answer: str, right: str, wrong: Sequence[str]) -> bool:
+    """Return whether the last sentence that names the right or a wrong text names the right one and no other."""
+    for sentence in reversed(_END_OF_SENTENCE.split(answer)):
+        words = split_words(sentence)
+        if named := {each for each in (right, *wrong) if split_words(each) in words}:
+            return named == {right}
+    return False
+
+
+def is_right(answer: str, right: str, question: str = "", wrong: Sequence[str] = ()) -> bool:
     """Return whether an answer gives the right number, text or choice of those in the question."""
+    if wrong:
+        return is_named_alone(answer, right, wrong)
     if _NUMBER.fullmatch(right):
         return read_number(answer) == Decimal(right)
     if len(right) == 1:
@@ -258,7 +282,7 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
             model = RecordedModel(model=models[server], record=record, path=options.record)
             task = Task(query=problem["question"], material=problem.get("material", ""))
             answer, reason = await way.ask(model, task, figures, programs)
-        if is_right(answer, problem["answer"], problem["question"]):
+        if is_right(answer, problem["answer"], problem["question"], problem.get("wrong", ())):
             figures.right += 1
             plainly_right.update({place} if way.strategy is None else ())
         else:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.made_problems import STORIES, TASKS, TIMES, make_problems
-from benchmarks.prompts import is_right
+from benchmarks.prompts import HERE, is_right, split_words
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MEDIANS = "What is the median?\nA) 6\nB) 6.5\nC) 7\nD) 4"
 
@@ -32,8 +35,42 @@ def test_a_choice_is_right_by_its_letter_or_by_its_text_alone(
     assert is_right(answer, right, question) is is_taken
 
 
-def test_the_file_of_made_problems_is_what_the_program_makes() -> None:
-    problems = [json.loads(line) for line in TASKS.read_text("utf-8").splitlines()]
-    assert problems == make_problems()
-    assert len({each["question"] for each in problems}) == len(STORIES) * TIMES
-    assert all(int(each["answer"]) > 0 for each in problems)
+@pytest.mark.parametrize(
+    ("answer", "is_taken"),
+    [
+        ("1215", True),
+        ("The rent is 1,215.00 euros.", True),
+        ("It begins at 1,140 euros. In the third year it is 1215€.", True),
+        ("1215 or 1140", False),
+        ("1215, and later 1260", False),
+        ("It is 1,140.", False),
+        ("It was 1215. No: 1140", False),
+        ("12155", False),
+        ("121.5", False),
+        ("", False),
+    ],
+)
+def test_a_value_of_a_text_is_right_if_it_is_named_without_those_beside_it(answer: str, *, is_taken: bool) -> None:
+    assert is_right(answer, "1215", wrong=["1140", "1260"]) is is_taken
+
+
+@pytest.mark.parametrize(("answer", "is_taken"), [("at 6:50", True), ("06:50 (7:40 was the berth)", False)])
+def test_times_are_compared_by_their_numbers(answer: str, *, is_taken: bool) -> None:
+    assert is_right(answer, "06:50", wrong=["07:40"]) is is_taken
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_tasks_are_all_different_and_right_by_their_own_answer(path: Path) -> None:
+    tasks = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert len({each["question"] for each in tasks}) == len(tasks)
+    assert all(is_right(each["answer"], each["answer"], each["question"], each.get("wrong", ())) for each in tasks)
+
+
+def test_a_value_to_find_stands_once_in_its_text_with_wrong_ones_beside_it() -> None:
+    tasks = [json.loads(line) for line in (HERE / "extraction.jsonl").read_text("utf-8").splitlines()]
+    for each in tasks:
+        words = split_words(each["material"])
+        assert words.count(split_words(each["answer"])) == 1, each["question"]
+        assert all(split_words(wrong) in words for wrong in each["wrong"]), each["question"]
+        assert not any(is_right(wrong, each["answer"], wrong=each["wrong"]) for wrong in each["wrong"])
+        assert 2500 <= len(each["material"]) <= 4500, each["question"]
