@@ -32,7 +32,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from benchmarks.machine import write_report
 from reasond_server.assembly.workshops import open_python_programs
@@ -54,7 +54,7 @@ from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel
-from reasond_server.types import FinishReason, Task, Usage
+from reasond_server.types import FinishReason, Task, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -114,18 +114,23 @@ class Figures:
 
 
 class RecordedModel(WrappedModel["ChatModel"]):
-    """A model whose replies are kept in a file and given again; `taken` are the labels and replies of this instance."""
+    """A model whose replies are kept in a file and given again.
+
+    `taken` are the labels of this instance's requests, with the reply as it is recorded and whether it had to answer.
+    """
 
     def __init__(self, *, model: ChatModel, record: dict[str, Any], path: Path | None) -> None:
         super().__init__(model=model)
         self._record = record
         self._path = path
-        self.taken: list[tuple[str, str]] = []
+        self.taken: list[tuple[str, dict[str, Any]]] = []
         self.usage = Usage()
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[ModelEvent, None]:
         """Give the recorded reply, or call the model and record its reply."""
-        asked = [request.messages, request.max_tokens, request.temperature, request.stop, request.label]
+        asked: list[Any] = [request.messages, request.max_tokens, request.temperature, request.stop, request.label]
+        if request.tools:
+            asked += [tuple(request.tools), request.tool_choice]
         key = hashlib.sha256(repr(asked).encode()).hexdigest()
         if key not in self._record:
             self._record[key] = await self._ask(request)
@@ -134,16 +139,20 @@ class RecordedModel(WrappedModel["ChatModel"]):
                     out.write(json.dumps({"key": key, **self._record[key]}, ensure_ascii=False) + "\n")
         reply = self._record[key]
         usage = Usage(input_tokens=reply["read"], output_tokens=reply["written"], model_calls=1)
-        self.taken.append((request.label, reply["text"]))
+        self.taken.append((request.label, {**reply, "must_answer": request.tool_choice == "none"}))
         self.usage += usage
         yield Text(text=reply["text"])
+        for call in reply.get("calls", ()):
+            yield ToolCall(**call)
         yield Finished(reason=ModelFinish(reply["finish"]), usage=usage, matched_stop=reply["matched_stop"])
 
     async def _ask(self, request: ChatRequest) -> dict[str, Any]:
-        text = ""
+        text, calls = "", []
         async for event in super().stream(request):
             if isinstance(event, Text):
                 text += event.text
+            elif isinstance(event, ToolCall):
+                calls.append(asdict(event))
             elif isinstance(event, Finished):
                 return {
                     "text": text,
@@ -151,6 +160,7 @@ class RecordedModel(WrappedModel["ChatModel"]):
                     "matched_stop": event.matched_stop,
                     "read": event.usage.input_tokens,
                     "written": event.usage.output_tokens,
+                    **({"calls": calls} if calls else {}),
                 }
         raise SystemExit("the model's stream had no end")
 
@@ -187,9 +197,9 @@ def is_named_alone(answer: str, right: str, wrong: Sequence[str]) -> bool:
     return False
 
 
-def is_right(answer: str, right: str, question: str = "", wrong: Sequence[str] = ()) -> bool:
+def is_right(answer: str, right: str, question: str = "", wrong: Sequence[str] | None = None) -> bool:
     """Return whether an answer gives the right number, text or choice of those in the question."""
-    if wrong:
+    if wrong is not None:
         return is_named_alone(answer, right, wrong)
     if _NUMBER.fullmatch(right):
         return read_number(answer) == Decimal(right)
@@ -210,11 +220,13 @@ class Way:
     name: str
     strategy: ReasoningStrategy[Any] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    figures_type: ClassVar[type[Figures]] = Figures
 
     async def ask(
-        self, model: RecordedModel, task: Task, figures: Figures, programs: ProgramRunner
+        self, model: RecordedModel, problem: Mapping[str, Any], figures: Figures, programs: ProgramRunner
     ) -> tuple[str, FinishReason]:
         """Return the answer and how the run ended, and count what was read of the replies."""
+        task = Task(query=problem["question"], material=problem.get("material", ""))
         if self.strategy is None:
             return await self._ask_plainly(model, task, figures)
         config = self.strategy.config_type.model_validate(self.config)
@@ -226,11 +238,11 @@ class Way:
                 answer, reason = event.answer, event.finish_reason
             elif isinstance(event, Step) and getattr(event.detail, "stage", "sample") == "sample":
                 answers.append(getattr(event.detail, "answer", ""))
-        samples = {label: reply for label, reply in model.taken if label.startswith("sample ")}
+        samples = {label: reply["text"] for label, reply in model.taken if label.startswith("sample ")}
         for number, found in enumerate(answers if samples else ()):
             figures.count(samples[f"sample {number}"], is_read=bool(found))
         if not samples:
-            figures.count(model.taken[-1][1], is_read=bool(answer))
+            figures.count(model.taken[-1][1]["text"], is_read=bool(answer))
         return answer, reason
 
     async def _ask_plainly(self, model: RecordedModel, task: Task, figures: Figures) -> tuple[str, FinishReason]:
@@ -243,11 +255,11 @@ class Way:
 
 
 def list_ways(options: argparse.Namespace) -> list[Way]:
-    """Return the ways that the arguments ask for; the plain question is one of them."""
+    """Return all ways of this program, as the arguments set them."""
     limit, samples = {"max_tokens": options.max_tokens}, {"samples": options.samples}
     heat = {"temperature": options.temperature}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
-    ways = [
+    return [
         Way(name=PLAIN, config={**limit, **heat}),
         Way(name="chain_of_thought", strategy=ChainOfThought(), config={**limit, **heat}),
         Way(name="plan_and_solve", strategy=PlanAndSolve(), config={**limit, **heat, "max_plan_tokens": 256}),
@@ -260,16 +272,16 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
         Way(name="react", strategy=React(), config={**heat, "max_tokens_per_step": options.max_tokens}),
         Way(name="bounded_context", strategy=BoundedContext(), config={**heat, "chunk_size": 2048}),
     ]
-    return [way for way in ways if not options.only or way.name in {PLAIN, *options.only}]
 
 
-async def measure(options: argparse.Namespace) -> list[Figures]:
-    """Ask all questions in all ways."""
+async def measure(options: argparse.Namespace, ways: Sequence[Way]) -> list[Figures]:
+    """Ask all questions in those of the ways that the arguments ask for; the plain question is one of them."""
+    asked = [way for way in ways if not options.only or way.name in {PLAIN, *options.only}]
     async with open_python_programs() as programs:
-        return await _measure(options, programs)
+        return await _measure(options, asked, programs)
 
 
-async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list[Figures]:
+async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: ProgramRunner) -> list[Figures]:
     problems = [json.loads(line) for line in options.tasks.read_text("utf-8").splitlines()][: options.questions]
     plainly_right = set[int]()
     record = read_record(options.record)
@@ -280,11 +292,10 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
         problem, server = problems[place], place % len(models)
         async with places[server]:
             model = RecordedModel(model=models[server], record=record, path=options.record)
-            task = Task(query=problem["question"], material=problem.get("material", ""))
-            answer, reason = await way.ask(model, task, figures, programs)
-        if is_right(answer, problem["answer"], problem["question"], problem.get("wrong", ())):
+            answer, reason = await way.ask(model, problem, figures, programs)
+        if is_right(answer, problem["answer"], problem["question"], problem.get("wrong")):
             figures.right += 1
-            plainly_right.update({place} if way.strategy is None else ())
+            plainly_right.update({place} if way.name == PLAIN else ())
         else:
             figures.spoiled += place in plainly_right or reason in ENDED_BY_US
         figures.calls += model.usage.model_calls
@@ -292,8 +303,8 @@ async def _measure(options: argparse.Namespace, programs: ProgramRunner) -> list
         figures.tokens_written += model.usage.output_tokens
 
     found = []
-    for way in list_ways(options):
-        figures = Figures(way=way.name, questions=len(problems))
+    for way in ways:
+        figures = way.figures_type(way=way.name, questions=len(problems))
         async with asyncio.TaskGroup() as group:
             for place in range(len(problems)):
                 group.create_task(ask(way, figures, place))
@@ -319,7 +330,7 @@ def connect(url: str, model: str) -> ChatModel:
     def refuse(request: ChatRequest) -> str:
         raise SystemExit(f"{request.label or 'a request'} is not in the record: name a model with --url")
 
-    return FunctionModel(refuse, name=model)
+    return FunctionModel(refuse, name=model, has_native_tools=True)
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:
@@ -332,18 +343,23 @@ def build_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    """Measure, print and write the results."""
-    parser = build_parser(__doc__)
-    parser.add_argument("--tasks", type=Path, default=PROBLEMS)
+def read_options(description: str | None, tasks: Path) -> argparse.Namespace:
+    """Return the arguments of a program that asks tasks in several ways; `tasks` are those without `--tasks`."""
+    parser = build_parser(description)
+    parser.add_argument("--tasks", type=Path, default=tasks)
     parser.add_argument("--questions", type=int, default=None)
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--only", action="append", default=[])
-    options = parser.parse_args()
-    keep_figures(asyncio.run(measure(options)), options)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print and write the results."""
+    options = read_options(__doc__, PROBLEMS)
+    keep_figures(asyncio.run(measure(options, list_ways(options))), options)
 
 
 def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
