@@ -12,14 +12,19 @@ the tokens that the model read and wrote. The rules:
 - A reply thought first if at least 12 words stand before its tag, or in all of it without a tag; a program, if it has
   at least two lines before the one that prints.
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
+- A program to write (a task with `tests`) is right if the grader of `reasond eval` says so: the fenced Python of the
+  answer, or all of it, passes the tests in the sandbox. A plain reply is read if it has a fenced block. An answer is
+  also spoiled if the last reply holds a right program and what was read of it does not. Which replies thought first
+  says nothing here.
 
-`--tasks` names the file: word_problems.jsonl, made_problems.jsonl, choices.jsonl or extraction.jsonl (one value in a
-text of some 2,600 characters) beside this file, or one of yours.
+`--tasks` names the file: word_problems.jsonl, made_problems.jsonl, choices.jsonl, extraction.jsonl (one value in a
+text of some 2,600 characters) or programs.jsonl beside this file, or one of yours.
 
-`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox. `--url URL` is the address
-of an OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal
-request again. So an interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no
-server. Writes results/prompts.json beside this file, with 95 % intervals of the share of right answers.
+`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox, and is not asked for
+programs to write, because its answer is what its program prints. `--url URL` is the address of an OpenAI-compatible
+server; several share the questions. `--record FILE` keeps each reply and gives it to an equal request again. So an
+interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no server. Writes
+results/prompts.json beside this file, with 95 % intervals of the share of right answers.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ from benchmarks.machine import write_report
 from reasond_server.assembly.workshops import open_python_programs
 from reasond_server.context.answers import extract_answer
 from reasond_server.dialects.code_blocks import read_blocks
+from reasond_server.evaluation.graders import Graders
+from reasond_server.evaluation.items import Grader, Item
 from reasond_server.evaluation.report import compute_interval
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
@@ -213,6 +220,15 @@ def is_right(answer: str, right: str, question: str = "", wrong: Sequence[str] |
     return right.casefold() in answer.casefold()
 
 
+async def is_task_right(problem: Mapping[str, Any], answer: str, graders: Graders) -> bool:
+    """Return whether an answer to a task is right: a program by its tests, any other by `is_right`."""
+    question = problem["question"]
+    if "tests" in problem:
+        item = Item(item_id="", question=question, grader=Grader.PYTHON, tests=problem["tests"])
+        return (await graders.grade(item, answer=answer)).is_right
+    return is_right(answer, problem["answer"], question, problem.get("wrong"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """A way of asking: a strategy with its configuration, or the question alone."""
@@ -228,7 +244,7 @@ class Way:
         """Return the answer and how the run ended, and count what was read of the replies."""
         task = Task(query=problem["question"], material=problem.get("material", ""))
         if self.strategy is None:
-            return await self._ask_plainly(model, task, figures)
+            return await self._ask_plainly(model, task, figures, is_program="tests" in problem)
         config = self.strategy.config_type.model_validate(self.config)
         context = RunContext(config=config, model=model, new_nonce=lambda: NONCE, programs=programs)
         answers: list[str] = []
@@ -245,12 +261,14 @@ class Way:
             figures.count(model.taken[-1][1]["text"], is_read=bool(answer))
         return answer, reason
 
-    async def _ask_plainly(self, model: RecordedModel, task: Task, figures: Figures) -> tuple[str, FinishReason]:
+    async def _ask_plainly(
+        self, model: RecordedModel, task: Task, figures: Figures, *, is_program: bool
+    ) -> tuple[str, FinishReason]:
         text = f"{task.query}\n\n{task.material}" if task.material else task.query
         asked = (Message(role=Role.USER, content=text),)
         request = ChatRequest(messages=asked, label=PLAIN, **self.config)
         reply = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
-        figures.count(reply, is_read=bool(extract_answer(reply)))
+        figures.count(reply, is_read=bool(read_blocks(reply) if is_program else extract_answer(reply)))
         return reply, FinishReason.ANSWERED
 
 
@@ -283,6 +301,11 @@ async def measure(options: argparse.Namespace, ways: Sequence[Way]) -> list[Figu
 
 async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: ProgramRunner) -> list[Figures]:
     problems = [json.loads(line) for line in options.tasks.read_text("utf-8").splitlines()][: options.questions]
+    graders = Graders(programs=programs)
+    if any("tests" in problem for problem in problems):
+        if not programs.is_available:
+            raise SystemExit("these tasks have tests, and there is no sandbox to run them in")
+        ways = [way for way in ways if way.name != ProgramOfThought.name]
     plainly_right = set[int]()
     record = read_record(options.record)
     models = [connect(url, options.model) for url in options.url or [""]]
@@ -293,11 +316,12 @@ async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: P
         async with places[server]:
             model = RecordedModel(model=models[server], record=record, path=options.record)
             answer, reason = await way.ask(model, problem, figures, programs)
-        if is_right(answer, problem["answer"], problem["question"], problem.get("wrong")):
+        if await is_task_right(problem, answer, graders):
             figures.right += 1
             plainly_right.update({place} if way.name == PLAIN else ())
         else:
-            figures.spoiled += place in plainly_right or reason in ENDED_BY_US
+            is_lost = "tests" in problem and await is_task_right(problem, model.taken[-1][1]["text"], graders)
+            figures.spoiled += place in plainly_right or reason in ENDED_BY_US or is_lost
         figures.calls += model.usage.model_calls
         figures.tokens_read += model.usage.input_tokens
         figures.tokens_written += model.usage.output_tokens

@@ -15,6 +15,7 @@ from reasond_server.types.values import value
 _OPENING: Final = re.compile(r"^[ \t>]{0,12}(?:[-*+] |\d{1,2}[.)] )?(`{3,}|~{3,})[ \t]{0,3}([^\n`]{0,80})$")
 _LANGUAGE: Final = re.compile(r"[{.]{0,2}([\w+#-]{0,20})")
 _MOST_BLOCKS: Final = 100
+_PYTHON: Final = frozenset({"python", "python3", "py", "py3", "ipython", "python-repl", "pycon"})
 
 
 @value
@@ -47,6 +48,11 @@ def read_blocks(text: str) -> Sequence[Block]:
     if mark:
         blocks.append(_build(language, lines, is_closed=False))
     return blocks
+
+
+def choose_python(blocks: Sequence[Block]) -> Sequence[Block]:
+    """Return the blocks that are marked as Python; all where none is."""
+    return [block for block in blocks if block.language in _PYTHON] or blocks
 
 
 def _build(language: str, lines: Sequence[str], *, is_closed: bool) -> Block:

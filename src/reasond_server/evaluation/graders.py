@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import reasond
 from reasond_server.context.answers import extract_answer
 from reasond_server.context.vote_forms import normalize_answer
-from reasond_server.dialects.code_blocks import read_blocks
+from reasond_server.dialects.code_blocks import choose_python, read_blocks
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.tools.json_schemas import build_validator
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
@@ -198,8 +198,11 @@ def _grade_json(item: Item, answer: str) -> Grade:
 
 
 def _read_program(answer: str) -> str:
-    """Return the program in `answer`: its fenced blocks one after the other, or else all of it."""
-    return "\n\n".join(block.text for block in read_blocks(answer)) or answer
+    """Return the program in `answer`: its fenced blocks one after the other, or else all of it.
+
+    Beside blocks that are marked as Python others, such as what an example prints, are left out.
+    """
+    return "\n\n".join(block.text for block in choose_python(read_blocks(answer))) or answer
 
 
 _COMPARE: Final[Mapping[Grader, Callable[[str, Item], bool]]] = {

@@ -14,7 +14,7 @@ from reasond_server.context.answers import strip_tags
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply
 from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
-from reasond_server.dialects.code_blocks import read_blocks
+from reasond_server.dialects.code_blocks import choose_python, read_blocks
 from reasond_server.llm.model import ModelFinish
 from reasond_server.strategies.strategy import (
     SHORTAGES,
@@ -50,7 +50,6 @@ _FIX: Final = (
 )
 _TAGGED: Final = re.compile(r"<(python|code)>\s*(.{1,50000}?)\s*</\1>", re.DOTALL | re.IGNORECASE)
 _PROMPTED: Final = re.compile(r"^(?:>>>|\.\.\.) ?", re.MULTILINE)
-_PYTHON: Final = frozenset({"python", "python3", "py", "py3", "ipython", "python-repl", "pycon"})
 
 
 class ProgramOfThoughtConfig(StrategyConfig):
@@ -230,8 +229,7 @@ def read_program(text: str, *, is_whole: bool) -> str:
     """
     blocks = read_blocks(text := strip_tags(text) if "answer>" in text else text)
     whole = [block for block in blocks if block.text.strip() and (block.is_closed or is_whole)]
-    usable = [block for block in whole if block.language in _PYTHON] or whole
-    if usable:
+    if usable := choose_python(whole):
         return _drop_prompts(next((block for block in reversed(usable) if "print(" in block.text), usable[-1]).text)
     if tagged := _TAGGED.findall(text):
         return _drop_prompts(str(tagged[-1][1]))

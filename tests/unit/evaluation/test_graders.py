@@ -79,6 +79,9 @@ async def test_the_program_of_an_answer_stands_before_its_tests() -> None:
     graders, item = Graders(programs=programs), make(Grader.PYTHON, tests="assert f(1) == 2")
     assert (await graders.grade(item, answer="Here:\n```python\ndef f(x): return x + 1\n```")).is_right
     assert programs.sources[0].split("\n") == ["def f(x): return x + 1", "", "assert f(1) == 2", ""]
+    shown = "```python\ndef f(x): return x\n```\nprints\n```\n2\n```\n```py\nf(1)\n```"
+    await graders.grade(item, answer=shown)
+    assert programs.sources[1].startswith("def f(x): return x\n\nf(1)\n\nassert")
     verdict = await graders.grade(item, answer="def f(x): return x + 2")
     assert (verdict.is_right, verdict.note) == (False, "AssertionError")
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.prompts import HERE, is_right, split_words
+from benchmarks.prompts import HERE, PLAIN, Figures, RecordedModel, Way, is_right, is_task_right, split_words
+from reasond_server.evaluation.graders import Graders
+from reasond_server.evaluation.items import Grader, read_items
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.testing import FunctionModel, FunctionPrograms
+from reasond_server.tools.programs import ProgramResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +65,14 @@ def test_times_are_compared_by_their_numbers(answer: str, *, is_taken: bool) -> 
     assert is_right(answer, "06:50", wrong=["07:40"]) is is_taken
 
 
-@pytest.mark.parametrize("path", sorted(HERE.glob("*.jsonl")), ids=lambda path: path.stem)
+GRADED_BY_TESTS = {"programs", "repairs"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(HERE.glob("*.jsonl")) if path.stem not in GRADED_BY_TESTS],
+    ids=lambda path: path.stem,
+)
 def test_tasks_are_all_different_and_right_by_their_own_answer(path: Path) -> None:
     tasks = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert len({each["question"] for each in tasks}) == len(tasks)
@@ -74,3 +87,41 @@ def test_a_value_to_find_stands_once_in_its_text_with_wrong_ones_beside_it() -> 
         assert all(split_words(wrong) in words for wrong in each["wrong"]), each["question"]
         assert not any(is_right(wrong, each["answer"], wrong=each["wrong"]) for wrong in each["wrong"])
         assert 2500 <= len(each["material"]) <= 4500, each["question"]
+
+
+def test_each_program_to_write_has_tests_of_the_function_that_it_names() -> None:
+    items = read_items(HERE / "programs.jsonl")
+    assert len(items) == len({item.question for item in items}) == 40
+    for item in items:
+        tested = {
+            each.func.id
+            for each in ast.walk(ast.parse(item.tests))
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+        }
+        name = item.question.partition("function ")[2].partition("(")[0]
+        assert (item.grader, item.kind) == (Grader.PYTHON, "program")
+        assert name in tested
+        assert 4 <= item.tests.count("assert ") + item.tests.count("raise AssertionError") <= 8
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_taken"),
+    [
+        ("Here it is:\n```python\ndef f(x):\n    return x + 1\n```\nIt prints\n```\n2\n```", True),
+        ("```python\ndef f(x):\n    return x\n```", False),
+        ("I cannot", False),
+    ],
+)
+async def test_a_program_is_right_if_its_tests_pass(reply: str, *, is_taken: bool) -> None:
+    task = {"question": "Write f(x).", "tests": "assert f(1) == 2"}
+
+    def run(source: str) -> ProgramResult:
+        return ProgramResult(output="", exit_code=0 if "x + 1" in source and "prints" not in source else 1)
+
+    programs = FunctionPrograms(run)
+    for way in (Way(name=PLAIN, config={"max_tokens": 99}), Way(name="steps", strategy=ChainOfThought())):
+        figures = Figures(way=way.name, questions=1)
+        model = RecordedModel(model=FunctionModel(lambda _: reply), record={}, path=None)
+        answer, _ = await way.ask(model, task, figures, programs)
+        assert await is_task_right(task, answer, Graders(programs=programs)) is is_taken
+        assert figures.unread == (way.name == PLAIN and "```" not in reply)
