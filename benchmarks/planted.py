@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from _typeshed import DataclassInstance
+
 RESULTS: Final = Path(__file__).resolve().parent / "results" / "planted.json"
 DEPTHS: Final = (0.1, 0.5, 0.9)
 FACTS: Final = (
@@ -87,9 +89,7 @@ async def read_texts(figures: Figures, options: argparse.Namespace, record: dict
         figures.texts += 1
         figures.right += is_right(answer, right)
         figures.in_notes += right in notes.replace(",", "")
-        figures.calls += model.usage.model_calls
-        figures.tokens_read += model.usage.input_tokens
-        figures.tokens_written += model.usage.output_tokens
+        model.count_into(figures)
     await connected.aclose()
 
 
@@ -108,8 +108,8 @@ async def measure(options: argparse.Namespace) -> list[Figures]:
     return found
 
 
-def print_table(found: Sequence[Figures]) -> None:
-    """Print the figures as a table."""
+def print_table(found: Sequence[DataclassInstance]) -> None:
+    """Print figures as a table."""
     names = list(asdict(found[0]))
     print(f"| {' | '.join(names)} |\n|{' --- |' * len(names)}")
     for figures in found:

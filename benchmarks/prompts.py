@@ -153,6 +153,12 @@ class RecordedModel(WrappedModel["ChatModel"]):
             yield ToolCall(**call)
         yield Finished(reason=ModelFinish(reply["finish"]), usage=usage, matched_stop=reply["matched_stop"])
 
+    def count_into(self, figures: Any) -> None:  # noqa: ANN401 - of any program that counts these three
+        """Add the calls and tokens of this instance to figures."""
+        figures.calls += self.usage.model_calls
+        figures.tokens_read += self.usage.input_tokens
+        figures.tokens_written += self.usage.output_tokens
+
     async def _ask(self, request: ChatRequest) -> dict[str, Any]:
         text, calls = "", []
         async for event in super().stream(request):
@@ -322,9 +328,7 @@ async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: P
         else:
             is_lost = "tests" in problem and await is_task_right(problem, model.taken[-1][1]["text"], graders)
             figures.spoiled += place in plainly_right or reason in ENDED_BY_US or is_lost
-        figures.calls += model.usage.model_calls
-        figures.tokens_read += model.usage.input_tokens
-        figures.tokens_written += model.usage.output_tokens
+        model.count_into(figures)
 
     found = []
     for way in ways:
@@ -386,6 +390,11 @@ def main() -> None:
     keep_figures(asyncio.run(measure(options, list_ways(options))), options)
 
 
+def bound_share(right: int, n: int) -> dict[str, float]:
+    """Return the 95 % interval of a share, as results have it."""
+    return {name: round(bound, 3) for name, bound in asdict(compute_interval(right, n)).items()}
+
+
 def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
     """Write the results; those of other ways and tasks with the same model stay."""
     about = {"model": options.model, "digest": options.digest, "samples": options.samples}
@@ -394,15 +403,8 @@ def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
     earlier = before.get("figures", []) if is_same else []
     rows = {(row["tasks"], row["temperature"], row["way"]): row for row in earlier}
     for each in found:
-        interval = compute_interval(each.right, each.questions)
-        told = {
-            "tasks": options.tasks.stem,
-            "temperature": options.temperature,
-            **asdict(each),
-            "low": round(interval.low, 3),
-            "high": round(interval.high, 3),
-        }
-        rows[options.tasks.stem, options.temperature, each.way] = told
+        place = {"tasks": options.tasks.stem, "temperature": options.temperature}
+        rows[*place.values(), each.way] = {**place, **asdict(each), **bound_share(each.right, each.questions)}
     write_report(RESULTS, PACKAGES, **about, figures=[*rows.values()])
 
 
