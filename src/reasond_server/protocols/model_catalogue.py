@@ -159,7 +159,7 @@ class ModelCatalogue:
 
 def narrow(one: Budget, other: Budget) -> Budget:
     """Return the lower bound of each kind."""
-    if other is NO_BUDGET:
+    if other == NO_BUDGET:
         return one
     bounds = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(Budget)}
     return Budget(

@@ -203,7 +203,7 @@ def read_bounds(own: ReasondParams, *output_tokens: int | None, tool_calls: int 
     # Some clients say -1 or 0 where they mean no bound.
     written = [bound for bound in output_tokens if bound is not None and bound > 0]
     limits = Budget(max_output_tokens=min(written, default=None), max_tool_calls=tool_calls)
-    return budget if limits == NO_BUDGET else narrow(budget, limits)
+    return narrow(budget, limits)
 
 
 def read_format(field: str, given: object, *, inner: str = "") -> tuple[Json | None, list[Violation]]:

@@ -51,7 +51,8 @@ class WireParams(Params):
     def _set_unknown_aside(cls, given: Any) -> Any:  # noqa: ANN401 - what a client has sent
         if not isinstance(given, Mapping):
             return given
-        known = {name: each for name, each in given.items() if name in cls.model_fields.keys() - _SET_HERE}
+        named = cls.model_fields.keys() - _SET_HERE
+        known = {name: each for name, each in given.items() if name in named}
         # Programs whose numbers are all of one kind send 4096.0.
         known |= {name: int(known[name]) for name in _WHOLE & known.keys() if _is_whole(known[name])}
         unknown = [str(name) for name in given if name not in known]

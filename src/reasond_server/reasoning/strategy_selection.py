@@ -77,7 +77,7 @@ def preface_model(model: ChatModel, task: Task, *, nonce: str = _FOR_COUNTS) -> 
     Raises:
         InvalidRequestError: there are images, and the model takes none.
     """
-    if not task.has_options:
+    if not (task.system or task.history or task.images or task.answer_schema is not None):
         return model
     tokens = find_image_tokens(model)
     if task.images and not tokens:

@@ -16,7 +16,7 @@ from reasond_server.errors.request import (
 )
 from reasond_server.reasoning.configuration import StrategyConfiguration
 from reasond_server.reasoning.registry import StrategyRegistry
-from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser, OfferedModels
+from reasond_server.reasoning.strategy_selection import NO_STRATEGY_NAMED, Chooser, OfferedModels, preface_model
 from reasond_server.storage.sqlite_file import open_memory
 from reasond_server.storage.transactions import MemoryTransactions
 from reasond_server.strategies.strategy import StrategyConfig
@@ -120,3 +120,10 @@ async def test_tools_need_their_permission_only_where_the_configuration_uses_the
 async def test_a_wrong_parameter_is_refused_with_the_bound() -> None:
     with pytest.raises(InvalidConfigError, match="max_tokens must be at least 1, got 0"):
         await choose(Task(query="why?", strategy="quick", config={"max_tokens": 0}))
+
+
+def test_a_task_that_says_nothing_before_a_prompt_has_the_model_as_it_is() -> None:
+    model = ScriptedModel(["42"])
+    assert preface_model(model, Task(query="What?", stop=("\n",), echo_json="{}", model="small")) is model
+    assert preface_model(model, Task(query="What?", system="Be brief.")) is not model
+    assert preface_model(model, Task(query="What?", answer_schema={})) is not model

@@ -21,7 +21,7 @@ from reasond_server.types.turns import CallKind, HandedOff, ModelCallStep, Reent
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from reasond_server.types import ExecutionFailure, LoggedEvent, StreamEvent, ToolCall
 
@@ -109,6 +109,8 @@ class ResponseWriter:
         self._draft: LiveAnswer | None = None
         self._said = ""
         self._key = ""
+        self._told: list[ResponseEvent] = []
+        self._where: Mapping[str, Any] = {}
         self.response: dict[str, Any] = {}
         self.has_ended = False
 
@@ -118,45 +120,48 @@ class ResponseWriter:
         Raises:
             CursorExpiredError: text that was told of the answer does not count any more.
         """
-        if self.has_ended or isinstance(logged.event, Heartbeat):
-            return ()
-        return [*self._begin(execution_id, logged), *self._take(logged.event, int(logged.create_time.timestamp()))]
+        self._told = []
+        if not (self.has_ended or isinstance(logged.event, Heartbeat)):
+            at_s = int(logged.create_time.timestamp())
+            if not self.response:
+                self._begin(execution_id, logged, at_s)
+            self._take(logged.event, at_s)
+        return self._told
 
-    def _begin(self, execution_id: str, first: LoggedEvent | StreamEvent) -> Iterator[ResponseEvent]:
-        """Yield the first events, before the first one of the log."""
-        if not self.response:
-            ref = ResponseRef(execution_id=execution_id, after=first.sequence - 1)
-            kept = read_echo(first.event.echo_json) if isinstance(first.event, TurnStarted | Reentered) else {}
-            self._echo, self._key = kept or self._echo, ref.key
-            self._run.execution_id = execution_id
-            self.response = begin_response(ref, self._echo, created_at=int(first.create_time.timestamp()))
-            yield self._tell("response.created", response=self.response)
-            yield self._tell("response.in_progress", response=self.response)
+    def _begin(self, execution_id: str, first: LoggedEvent | StreamEvent, at_s: int) -> None:
+        """Tell that the response begins, before the first event of the log."""
+        ref = ResponseRef(execution_id=execution_id, after=first.sequence - 1)
+        kept = read_echo(first.event.echo_json) if isinstance(first.event, TurnStarted | Reentered) else {}
+        self._echo, self._key = kept or self._echo, ref.key
+        self._run.execution_id = execution_id
+        self.response = begin_response(ref, self._echo, created_at=at_s)
+        self._tell("response.created", response=self.response)
+        self._tell("response.in_progress", response=self.response)
 
-    def _take(self, event: object, at_s: int) -> Iterator[ResponseEvent]:
+    def _take(self, event: object, at_s: int) -> None:
         if isinstance(event, TextDelta):
-            yield from self._show(event)
+            self._show(event)
             return
         thought = self._run.take(event)
         if isinstance(event, Iteration):
-            yield from self._answer(getattr(event.detail, "answer", ""), thought, event.edition)
+            self._answer(getattr(event.detail, "answer", ""), thought, event.edition)
         elif isinstance(event, ModelCallStep):
             text = event.text.strip()
-            yield from self._answer(text, event.thinking, event.edition)
+            self._answer(text, event.thinking, event.edition)
             if event.calls and event.edition < 0:
                 # No message: a later one is the answer.
-                yield from self._reason(text)
+                self._reason(text)
         elif isinstance(event, ToolStep):
-            yield from self._reason(thought)
+            self._reason(thought)
         elif isinstance(event, HandedOff):
-            yield from self._hand_off(event)
-            yield self._end(at_s)
+            self._hand_off(event)
+            self._end(at_s)
         elif isinstance(event, Result | TurnResult):
-            yield from self._conclude(event)
-            yield self._end(at_s, event.error)
+            self._conclude(event)
+            self._end(at_s, event.error)
 
-    def _show(self, delta: TextDelta) -> Iterator[ResponseEvent]:
-        """Yield what can be told of an answer while it is written."""
+    def _show(self, delta: TextDelta) -> None:
+        """Tell what is certain of an answer while it is written."""
         place = delta.place
         if place is None:
             return
@@ -165,41 +170,41 @@ class ResponseWriter:
         certain = draft.add(delta.text, place.at)
         if certain and not has_begun:
             self._skip(place.edition)
-            yield from self._reason(place.thinking)
-            yield from self._open(_MESSAGE)
-        yield from self._write(_MESSAGE, certain)
+            self._reason(place.thinking)
+            self._open(_MESSAGE)
+        self._write(_MESSAGE, certain)
 
-    def _answer(self, text: str, thinking: str, edition: int) -> Iterator[ResponseEvent]:
-        """Yield the reasoning and the part of the answer in a step, without what was told while it was written."""
+    def _answer(self, text: str, thinking: str, edition: int) -> None:
+        """Tell the reasoning and the part of the answer in a step, without what was told while it was written."""
         draft, self._draft = self._draft, None
         text = text if edition >= 0 else ""
         if draft is None or not draft.has_begun:
             self._skip(edition)
-            yield from self._reason(thinking)
-            yield from self._say(text)
+            self._reason(thinking)
+            self._say(text)
         elif draft.edition == edition:
-            yield from self._write(_MESSAGE, draft.rest(text))
-            yield from self._finish(_MESSAGE, text)
+            self._write(_MESSAGE, draft.rest(text))
+            self._finish(_MESSAGE, text)
         elif text:
             raise build_lost_error()
         else:
-            yield from self._finish(_MESSAGE, draft.written, status="incomplete")
+            self._finish(_MESSAGE, draft.written, status="incomplete")
             self._skip(edition)
 
-    def _conclude(self, event: Result | TurnResult) -> Iterator[ResponseEvent]:
+    def _conclude(self, event: Result | TurnResult) -> None:
         if self._draft is not None and self._draft.has_begun:
-            yield from self._finish(_MESSAGE, self._draft.written, status="incomplete")
+            self._finish(_MESSAGE, self._draft.written, status="incomplete")
         if event.finish_reason in _BROKEN:
             # What was written of an answer may be lost.
             self._skip(_MOST_EDITIONS)
         if self._run.content != self._said:
-            yield from self._say(self._run.content)
+            self._say(self._run.content)
 
-    def _end(self, at_s: int, error: ExecutionFailure | None = None) -> ResponseEvent:
+    def _end(self, at_s: int, error: ExecutionFailure | None = None) -> None:
         self.has_ended = True
         self.response = end_response(self.response, self._run, error=error, completed_at=at_s)
         status = self.response["status"]
-        return self._tell(f"response.{'incomplete' if status == 'cancelled' else status}", response=self.response)
+        self._tell(f"response.{'incomplete' if status == 'cancelled' else status}", response=self.response)
 
     def _skip(self, edition: int) -> None:
         """Leave out the numbers of the editions before."""
@@ -207,81 +212,75 @@ class ResponseWriter:
             self._lost = self._number
             self._number = (self._number // _EDITION + edition) * _EDITION
 
-    def _hand_off(self, event: HandedOff) -> Iterator[ResponseEvent]:
+    def _hand_off(self, event: HandedOff) -> None:
         for pending in event.calls:
             if pending.kind is CallKind.EXECUTE:
-                yield from self._call(name_call(self._run.execution_id, event.etag, pending), pending.call)
+                self._call(name_call(self._run.execution_id, event.etag, pending), pending.call)
             else:
-                yield from self._say(f"The server waits for a decision about the call of {pending.call.name}.")
+                self._say(f"The server waits for a decision about the call of {pending.call.name}.")
 
-    def _call(self, call_id: str, call: ToolCall) -> Iterator[ResponseEvent]:
+    def _call(self, call_id: str, call: ToolCall) -> None:
         prefix, kind, member, text = "fc", "function_call", "arguments", call.arguments_json or "{}"
         if call.name in find_custom_names(self._echo.get("tools", ())):
             prefix, kind, member, text = "ctc", "custom_tool_call", "input", read_text(text)
-        item = {"type": kind, "call_id": call_id, "name": call.name, "id": self._name_item(prefix)}
-        where, told = {"item_id": item["id"], "output_index": self._place}, f"response.{kind}_{member}"
-        yield self._add({**item, member: "", "status": "in_progress"})
+        where = self._locate(prefix)
+        item = {"type": kind, "call_id": call_id, "name": call.name, "id": where["item_id"]}
+        told = f"response.{kind}_{member}"
+        self._add({**item, member: "", "status": "in_progress"})
         if text:
-            yield self._tell(f"{told}.delta", len(text), **where, delta=text)
-        yield self._tell(f"{told}.done", **where, name=call.name, **{member: text})
-        yield self._close({**item, member: text, "status": "completed"})
+            self._tell(f"{told}.delta", len(text), **where, delta=text)
+        self._tell(f"{told}.done", **where, name=call.name, **{member: text})
+        self._close({**item, member: text, "status": "completed"})
 
-    def _reason(self, text: str) -> Iterator[ResponseEvent]:
-        """Yield an item of reasoning whose summary is `text`; nothing for an empty one."""
+    def _reason(self, text: str) -> None:
+        """Tell an item of reasoning whose summary is `text`; nothing for an empty one."""
         if text := text.strip():
             sealed = seal(text) if SEALED in self._echo.get("include", ()) else None
-            yield from self._open(_REASONING, encrypted_content=sealed)
-            yield from self._write(_REASONING, text)
-            yield from self._finish(_REASONING, text, encrypted_content=sealed)
+            self._open(_REASONING, encrypted_content=sealed)
+            self._write(_REASONING, text)
+            self._finish(_REASONING, text, encrypted_content=sealed)
 
-    def _say(self, text: str) -> Iterator[ResponseEvent]:
-        """Yield a message of the assistant; nothing for an empty one."""
+    def _say(self, text: str) -> None:
+        """Tell a message of the assistant; nothing for an empty one."""
         if text:
-            yield from self._open(_MESSAGE)
-            yield from self._write(_MESSAGE, text)
-            yield from self._finish(_MESSAGE, text)
+            self._open(_MESSAGE)
+            self._write(_MESSAGE, text)
+            self._finish(_MESSAGE, text)
 
-    def _open(self, form: _Form, **members: object) -> Iterator[ResponseEvent]:
+    def _open(self, form: _Form, **members: object) -> None:
+        self._where = {**self._locate(form.prefix), f"{form.parts}_index": 0}
         begun = {"status": "in_progress"} if "status" in form.usual else {}
-        yield self._add({"id": self._name_item(form.prefix), **form.usual, **begun, **members, form.parts: []})
-        yield self._tell(f"{form.part}.added", **self._locate(form), part=form.empty)
+        self._add({"id": self._where["item_id"], **form.usual, **begun, **members, form.parts: []})
+        self._tell(f"{form.part}.added", **self._where, part=form.empty)
 
-    def _write(self, form: _Form, text: str) -> Iterator[ResponseEvent]:
+    def _write(self, form: _Form, text: str) -> None:
         more: dict[str, Any] = {"logprobs": []} if form is _MESSAGE else {}
         if text:
-            yield self._tell(f"{form.text}.delta", len(text), **self._locate(form), delta=text, **more)
+            self._tell(f"{form.text}.delta", len(text), **self._where, delta=text, **more)
 
-    def _finish(self, form: _Form, text: str, **members: object) -> Iterator[ResponseEvent]:
+    def _finish(self, form: _Form, text: str, **members: object) -> None:
         more: dict[str, Any] = {}
         if form is _MESSAGE:
             self._said, more = text, {"logprobs": self._run.logprobs or []}
-        where, part = self._locate(form), {**form.empty, **more, "text": text}
-        yield self._tell(f"{form.text}.done", **where, text=text, **more)
-        yield self._tell(f"{form.part}.done", **where, part=part)
-        yield self._close({"id": self._name_item(form.prefix), **form.usual, **members, form.parts: [part]})
+        part = {**form.empty, **more, "text": text}
+        self._tell(f"{form.text}.done", **self._where, text=text, **more)
+        self._tell(f"{form.part}.done", **self._where, part=part)
+        self._close({"id": self._where["item_id"], **form.usual, **members, form.parts: [part]})
 
-    def _locate(self, form: _Form) -> dict[str, Any]:
-        return {"item_id": self._name_item(form.prefix), "output_index": self._place, f"{form.parts}_index": 0}
+    def _locate(self, prefix: str) -> dict[str, Any]:
+        """Return where the next item is told, whose id begins with `prefix`."""
+        place = len(self.response["output"])
+        return {"item_id": f"{prefix}_{self._key}_i{place}", "output_index": place}
 
-    @property
-    def _place(self) -> int:
-        """The place of the item that is being written."""
-        return len(self.response["output"])
+    def _add(self, item: Mapping[str, Any]) -> None:
+        self._tell("response.output_item.added", output_index=len(self.response["output"]), item=item)
 
-    def _name_item(self, prefix: str) -> str:
-        return f"{prefix}_{self._key}_i{self._place}"
-
-    def _add(self, item: Mapping[str, Any]) -> ResponseEvent:
-        return self._tell("response.output_item.added", output_index=self._place, item=item)
-
-    def _close(self, item: Mapping[str, Any]) -> ResponseEvent:
-        event = self._tell("response.output_item.done", output_index=self._place, item=item)
+    def _close(self, item: Mapping[str, Any]) -> None:
+        self._tell("response.output_item.done", output_index=len(self.response["output"]), item=item)
         self.response = {**self.response, "output": [*self.response["output"], item]}
-        return event
 
-    def _tell(self, kind: str, takes: int = 1, /, **members: object) -> ResponseEvent:
+    def _tell(self, kind: str, takes: int = 1, /, **members: object) -> None:
         first, lost = self._number, self._lost
         self._number = self._lost = first + takes
-        return ResponseEvent(
-            lost=lost, first=first, body={"type": kind, "sequence_number": self._number - 1, **members}
-        )
+        body = {"type": kind, "sequence_number": self._number - 1, **members}
+        self._told.append(ResponseEvent(lost=lost, first=first, body=body))

@@ -57,7 +57,8 @@ class ResponseParams(OpenAiParams):
 
     def echo(self, warnings: Sequence[str]) -> dict[str, Any]:
         """Return what the response tells of the request."""
-        members = {name: each for name in ECHO if (each := getattr(self, name, None)) is not None}
+        sent = self.model_fields_set
+        members = {name: each for name in ECHO if name in sent and (each := getattr(self, name)) is not None}
         members["tools"] = [
             _FUNCTION | each if each.get("type") in [None, "function"] else each for each in self.tools or ()
         ]
@@ -133,7 +134,8 @@ def read_inputs(params: ResponseParams, dialogue: Dialogue) -> RequestInputs:
         InvalidRequestError: nothing was said.
     """
     schema, problems = read_format("text.format", (params.text or {}).get("format"))
-    given = {name: getattr(params, name, None) for name in SAMPLING}
+    sent = params.model_fields_set
+    given = {name: getattr(params, name) for name in SAMPLING if name in sent}
     given["reasoning_effort"] = (params.reasoning or {}).get("effort")
     given["top_logprobs"] = (params.top_logprobs or 0) if LOGPROBS in (params.include or ()) else None
     return RequestInputs(

@@ -105,7 +105,11 @@ class Responses:
             if not error.execution_id:
                 raise
             return await self._desk.read(caller, error.execution_id)
-        await self._desk.runner.runs.wait_for_commits(caller.tenant, within_s=_COMMIT_S)
+        run = self._desk.runner.find_live(view.execution.execution_id)
+        if run is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_COMMIT_S):
+                    await run.log.wait_for_commit()
         return ExecutionLog(execution=view.execution, events=view.events)
 
     async def stream(
