@@ -165,19 +165,20 @@ class EventSource:
         if self.has_ended:
             return ()
         self._attach()
+        # What a run keeps of its log in memory also serves followers that lag behind its end.
+        known = None if self._last_run is None else self._last_run.log.events.read_after(after)
+        if known:
+            return known
         run = self._run
-        if run is not None:
-            known = run.log.events.read_after(after)
-            is_over = self._runner.find_live(self._id) is not run
-            if known or (known is not None and not is_over):
-                return known
-            if is_over:
-                self._leave()
-                if run.cause is Trigger.FENCE:
-                    raise _fence_error(self._id)
-                if isinstance(run.log.error, StoreFullError):
-                    raise _build_unkept_error(self._id)
-                self._watch()
+        if run is not None and self._runner.find_live(self._id) is not run:
+            self._leave()
+            if run.cause is Trigger.FENCE:
+                raise _fence_error(self._id)
+            if isinstance(run.log.error, StoreFullError):
+                raise _build_unkept_error(self._id)
+            self._watch()
+        elif run is not None and known is not None:
+            return known
         try:
             events = await self._read_store(after)
         except StoreUnavailableError:

@@ -321,6 +321,24 @@ async def test_a_late_follower_reads_from_the_store_what_its_run_has_let_go_of(a
 
 
 @in_virtual_time
+async def test_a_follower_that_lags_behind_the_end_reads_from_memory_what_is_there(assign: Assign) -> None:
+    store, model, clock = Elsewhere(), EchoModel(), ManualClock().clock()
+    runner = Runner(store=store, model=model, clock=clock, limits=RunnerLimits(max_concurrent=1, retention_s=60))
+    follower = Follower(store=store, runner=runner, clock=clock, heartbeat_interval_s=30)
+    execution = await runner.start(assign(Script(words=["w"] * 400)))
+    run = runner.find_live(execution.execution_id)
+    assert run is not None
+    async with aclosing(follower.follow(execution, after=0, include_deltas=False)) as events:
+        seen = [(await anext(events)).sequence]
+        await run.wait_for_end()
+        assert run.log.events.read_after(1) is None
+        seen += [event.sequence async for event in events]
+    assert seen == [*range(1, 403)]
+    # 4, 8, 16, 32, 64 and 64 events reach what is in memory, the last 256.
+    assert store.reads <= 6
+
+
+@in_virtual_time
 async def test_text_of_steps_that_a_follower_has_seen_already_is_not_told(assign: Assign) -> None:
     store, clock = Elsewhere(), ManualClock().clock()
     runner = Runner(store=store, model=EchoModel(), clock=clock, limits=RunnerLimits(max_concurrent=1, retention_s=60))
