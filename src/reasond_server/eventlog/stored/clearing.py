@@ -34,12 +34,15 @@ _EXPIRED: Final = "SELECT tenant, execution_id FROM executions WHERE expire_time
 # Of the tenant that has most, so that one that fills the file takes nothing from the others.
 _OLDEST_OF_LARGEST: Final = """
 SELECT tenant, execution_id FROM (
-    SELECT tenant, execution_id, expire_time, sum(size) OVER (ORDER BY expire_time, execution_id) - size AS before
-    FROM executions
-    WHERE expire_time IS NOT NULL AND tenant = (
-        SELECT tenant FROM executions GROUP BY tenant HAVING count(expire_time) > 0 ORDER BY sum(size) DESC LIMIT 1)
-) AS ended
-WHERE before < :wanted ORDER BY expire_time LIMIT :limit
+    SELECT tenant, execution_id, sum(size) OVER (ORDER BY expire_time, execution_id) - size AS before
+    FROM (
+        SELECT tenant, execution_id, expire_time, size FROM executions
+        WHERE expire_time IS NOT NULL AND tenant = (
+            SELECT tenant FROM executions GROUP BY tenant HAVING count(expire_time) > 0 ORDER BY sum(size) DESC LIMIT 1)
+        ORDER BY expire_time, execution_id LIMIT :limit
+    ) AS ended
+) AS oldest
+WHERE before < :wanted
 """
 
 
