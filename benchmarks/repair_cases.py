@@ -4,7 +4,7 @@ The functions are read from the standard library of the Python that runs this (l
 nothing of it is copied into this repository): each subject is some functions with all they need of their module, as
 `ast.unparse` writes them, without docstrings. A fault is one edit by `reasond_server.demo.mutations` that makes a
 visible test fail. A test is an expression whose value is that of the unharmed functions; every other one is held out.
-`benchmarks.repair_subjects` has functions and tests.
+repair_subjects.jsonl beside this file has functions and tests.
 
 Code is run in a forked process with limits on time and memory. That is no sandbox: it is enough for code that was made
 from the standard library by edits of operators, names and constants.
@@ -27,7 +27,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.repair_subjects import SUBJECTS, Subject
 from reasond_server.demo.mutations import find_mutations
 from reasond_server.repair.edits.python_sources import PythonSourceError, compute_code_key, parse_python
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+SUBJECTS: Final = Path(__file__).resolve().parent / "repair_subjects.jsonl"
 PATH: Final = "code.py"
 CASES_OF_SUBJECT: Final = 6
 DOUBLES_OF_SUBJECT: Final = 2
@@ -44,6 +44,21 @@ _CPU_S: Final = 0.15
 _WALL_S: Final = 20.0
 _MEMORY_BYTES: Final = 2 * 1024**3
 _MAX_VALUE: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Functions of a module of the standard library, and expressions that test them."""
+
+    module: str
+    names: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+def read_subjects() -> Sequence[Subject]:
+    """Return the subjects that cases are made of."""
+    rows = map(json.loads, SUBJECTS.read_text("utf-8").splitlines())
+    return [Subject(module=row["module"], names=tuple(row["names"]), tests=tuple(row["tests"])) for row in rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +113,7 @@ def key_of_source(source: str) -> str:
 def build_cases(laboratory: Laboratory, *, faults: int, limit: int = 10_000) -> list[Case]:
     """Return the cases with one or two faults, the same ones in every run with one version of Python."""
     cases: list[Case] = []
-    for subject in SUBJECTS:
+    for subject in read_subjects():
         if len(cases) < limit:
             cases += _build_cases_of(subject, laboratory, faults=faults)
     return cases[:limit]

@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import json
 from benchmarks.repair_cases import Laboratory, build_cases, key_of_source
-from benchmarks.repair_subjects import SUBJECTS
 from benchmarks import repair_cases
-repair_cases.SUBJECTS = [one for one in SUBJECTS if one.names == ("capwords",)]
+subjects = [one for one in repair_cases.read_subjects() if one.names == ("capwords",)]
+repair_cases.read_subjects = lambda: subjects
 laboratory = Laboratory()
 rows = []
 for faults in (1, 2):
