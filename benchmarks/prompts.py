@@ -14,8 +14,8 @@ the tokens that the model read and wrote. The rules:
 - An answer is spoiled if it is not right although the plain question was, or if a limit of ours ended the run.
 - A program to write (a task with `tests`) is right if the grader of `reasond eval` says so: the fenced Python of the
   answer, or all of it, passes the tests in the sandbox. A plain reply is read if it has a fenced block. An answer is
-  also spoiled if the last reply holds a right program and what was read of it does not. Which replies thought first
-  says nothing here.
+  also spoiled if the last reply, unless it is a sample, holds a right program and what was read of it does not. Which
+  replies thought first says nothing here.
 
 `--tasks` names the file: word_problems.jsonl, made_problems.jsonl, choices.jsonl, extraction.jsonl (one value in a
 text of some 2,600 characters) or programs.jsonl beside this file, or one of yours.
@@ -294,7 +294,11 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
         Way(name="chain_of_verification", strategy=ChainOfVerification(), config={**limit, **heat}),
         Way(name="tree_of_thought", strategy=TreeOfThought(), config={**small, **heat}),
         Way(name="react", strategy=React(), config={**heat, "max_tokens_per_step": options.max_tokens}),
-        Way(name="bounded_context", strategy=BoundedContext(), config={**heat, "chunk_size": 2048}),
+        Way(
+            name="bounded_context",
+            strategy=BoundedContext(),
+            config={**heat, "chunk_size": 2048, "carryover_size": 512},
+        ),
     ]
 
 
@@ -326,7 +330,9 @@ async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: P
             figures.right += 1
             plainly_right.update({place} if way.name == PLAIN else ())
         else:
-            is_lost = "tests" in problem and await is_task_right(problem, model.taken[-1][1]["text"], graders)
+            label, last = model.taken[-1]
+            is_asked = "tests" in problem and not label.startswith("sample ")
+            is_lost = is_asked and await is_task_right(problem, last["text"], graders)
             figures.spoiled += place in plainly_right or reason in ENDED_BY_US or is_lost
         model.count_into(figures)
 
