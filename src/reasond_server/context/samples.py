@@ -14,6 +14,7 @@ from reasond_server.context.answers import extract_answer
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
+from reasond_server.dialects.code_blocks import choose_python, read_blocks
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidConfigError
@@ -58,18 +59,21 @@ class SampledAnswer:
     @property
     def solution(self) -> str:
         """Text and answer as later calls are shown them."""
-        return "\n".join(part for part in (self.text, self.answer and f"Final answer: {self.answer}") if part)
+        is_shown = "\n" in self.answer and self.answer in self.text
+        answer = "" if is_shown or not self.answer else f"Final answer: {self.answer}"
+        return "\n".join(part for part in (self.text, answer) if part)
 
 
 def read_sample(reply: ModelReply) -> SampledAnswer:
-    """Read the answer of a reply: a complete tagged answer, or an answer found in untagged text."""
+    """Read the answer of a reply: a complete tagged answer, or one found in untagged text, or the code in that."""
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()
     is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
     is_tagged = bool(content) and parsed.is_closed and not is_withheld
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
-        answer = extract_answer(before)
+        code = (f"```{block.language}\n{block.text}\n```" for block in choose_python(read_blocks(before)))
+        answer = extract_answer(before) or "\n\n".join(code)
     is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     return SampledAnswer(
         text="\n\n".join(part for part in (parsed.thinking.strip(), before) if part),

@@ -122,6 +122,21 @@ async def test_samples_are_asked_as_self_consistency_asks_for_them() -> None:
     assert {request.messages for request in model.requests} == {polled.requests[0].messages}
 
 
+async def test_a_judge_reads_a_program_once() -> None:
+    programs = [f"```python\ndef f(x):\n    return {sign.join('x' * 99)}\n```" for sign in (" + ", " * ")]
+    given = iter(programs)
+
+    def reply(request: ChatRequest) -> str:
+        if is_judging(request):
+            return f"<answer>{2 if programs[0] in request.messages[-1].content else 7}</answer>"
+        return f"It multiplies:\n{next(given)}"
+
+    model, _, outcome = await run(reply, samples=2)
+    assert outcome.answer == programs[1]
+    judged = [request.messages[-1].content for request in model.requests if is_judging(request)]
+    assert [text.count("def f") for text in judged] == [1, 1]
+
+
 async def test_where_all_answers_are_equal_nothing_is_judged() -> None:
     model, steps, outcome = await run(replies(["42", "42.0", "$42$"]), samples=3)
     assert (outcome.answer, outcome.finish_reason, outcome.warnings) == ("42", FinishReason.ANSWERED, ())

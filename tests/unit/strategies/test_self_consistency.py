@@ -147,6 +147,15 @@ async def test_a_sample_without_a_tag_votes_with_its_answer_and_not_with_its_pro
     assert metrics(outcome).is_stopped_early
 
 
+async def test_a_program_without_a_tag_is_an_answer_however_long_it_is() -> None:
+    program = f"```python\ndef f(x):\n    return {' + '.join('x' * 99)}\n```"
+    reply = f"First a function, which adds:\n\n{program}\n\nIt prints\n```\n99\n```\nas it should."
+    with ScriptedModel([reply, reply.replace("First", "Now")]) as model:
+        samples, outcome = await run(model, samples=3)
+    assert (outcome.answer, outcome.finish_reason) == (program, FinishReason.ANSWERED_UNTAGGED)
+    assert metrics(outcome).votes[0].votes == len(samples) == 2
+
+
 async def test_others_begin_when_the_first_writes_so_that_its_prompt_is_cached() -> None:
     hold, begun, began = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
