@@ -79,7 +79,7 @@ def find_stop(cast: str, confidence: float) -> str:
     raise AssertionError("the vote over all samples is decided")
 
 
-@settings(max_examples=60)
+@settings(max_examples=12)
 @given(
     counts=st.lists(st.integers(0, 20), min_size=2, max_size=5).filter(lambda counts: 0 < sum(counts) <= 40),
     confidence=st.sampled_from([0.6, 0.8, 0.9]),

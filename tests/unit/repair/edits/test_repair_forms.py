@@ -21,5 +21,6 @@ def test_a_right_repair_is_kept_in_every_form(form: str) -> None:
 @pytest.mark.slow
 def test_forty_programs_are_kept_in_every_form() -> None:
     programs = list_programs(40)
+    assert len(programs) == 40
     lost = {form: why for form in FORMS for program in programs if (why := read_form(program, form))}
     assert lost == {}
