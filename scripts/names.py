@@ -37,7 +37,6 @@ SHARED_MODULES: dict[str, str] = {
     "repair": "the command `repair`, and what it shows",
     "requests": "what a caller asks for: written by the client, read from protobuf, checked by the service",
     "run": "a run: its life on the server, and what a person is shown of it",
-    "store": "the store of executions: its port, and its settings",
     "strategies": "those that tests follow, and the command that lists those of a server",
     "strategy": "the port of strategies, and the class that a package of a strategy exports",
     "repairs": "repairs, in every layer: their values, their settings, their service",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import reasond
-from reasond_server.runs.call_records import MOST_CHARACTERS_OF_CALL, MOST_CHARACTERS_OF_RUN
+from reasond_server.runs.recorded_calls import MOST_CHARACTERS_OF_CALL, MOST_CHARACTERS_OF_RUN
 from reasond_server.testing import FunctionModel, Reply, running_server
 from tests.http_clients import make_http_client
 

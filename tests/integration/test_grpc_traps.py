@@ -18,7 +18,7 @@ from reasond_server.access.permissions import Operation
 from reasond_server.errors.base import SettingsError, Violation
 from reasond_server.errors.limits import OverloadedError, RateLimitedError
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.authentication import Authentication
+from reasond_server.grpc_api.grpc_server import Authentication
 from reasond_server.grpc_api.guard import ErrorGuard
 from reasond_server.grpc_api.handlers import wrap_handler
 from reasond_server.types import TextDelta

@@ -14,7 +14,7 @@ from reasond_server.errors.base import ReasondError
 from reasond_server.http_api.params import read_params
 from reasond_server.protocols.chat.chat_params import ChatParams, read_chat
 from reasond_server.protocols.model_catalogue import ModelCatalogue
-from reasond_server.protocols.openai_errors import describe_error
+from reasond_server.protocols.wire_errors import describe_error
 from reasond_server.requests.task_checks import check_task
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Task

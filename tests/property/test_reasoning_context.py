@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from reasond_server.context.reasoning_context import build_reasoning_context, write_steps
 from reasond_server.context.reasoning_parts import ContextInputs, ContextSettings, PromptPart
-from reasond_server.context.shown_steps import count_calls
-from reasond_server.context.step_records import CallRecord, ReasoningStepRecord, WireIds
+from reasond_server.context.step_records import CallRecord, ReasoningStepRecord, WireIds, count_calls
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.counting import ByteCounter, WordPieceCounter
 from reasond_server.llm.model import Message, Role

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from reasond_server.context.calls import ReplyListener
 from reasond_server.context.final_replies import read_final_reply
 from reasond_server.context.tags import TagKind
-from reasond_server.dialects.finish_reasons import FinishKind, read_finish
 from reasond_server.dialects.reasoning_marks import FIELDS
+from reasond_server.dialects.stream_forms import FinishKind, read_finish
 from reasond_server.llm.counting import ByteCounter
 from reasond_server.llm.model import Finished, Message, Role
 from reasond_server.llm.openai.answer import AnswerReader

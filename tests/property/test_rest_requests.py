@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.json_reader import nest_query, read_message
-from reasond_server.grpc_api.transcoding import find_method
+from reasond_server.grpc_api.transcoding import find_method, nest_query, read_message
 from tests.rest_calls import RPCS
 
 if TYPE_CHECKING:

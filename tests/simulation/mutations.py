@@ -106,7 +106,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="same-re-entry-not-recognised",
-        path="turns/reentries.py",
+        path="turns/handoff.py",
         old="if isinstance(logged.event, Reentered) and logged.event.etag == reentry.etag:",
         new="if False:",
     ),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.llm.model import Finished, Role
 from reasond_server.runs.phase import Phase
-from reasond_server.turns.built_in_providers import TurnBlocks
 from reasond_server.turns.fold import TurnProgress, fold
+from reasond_server.turns.providers import TurnBlocks
 from reasond_server.turns.turn_tools import MODE_STATE_CHANGE
 from reasond_server.types import ExecutionState, FinishReason, LoggedEvent, Usage
 from reasond_server.types.turns import (

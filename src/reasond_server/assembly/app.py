@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.access.tokens import build_principal
-from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
+from reasond_server.agents.directory import AgentService
 from reasond_server.assembly.backends import create_model, create_named_models, find_backend_problems, find_model_name
 from reasond_server.assembly.core import Core, assemble, build_registry, make_system_clock, open_chosen_stores
 from reasond_server.assembly.instruments import (
@@ -48,7 +48,7 @@ from reasond_server.http_api.request_middleware import CrossOriginApp
 from reasond_server.http_api.rest_endpoint import REST_ROOT
 from reasond_server.llm.wrapped_models import trace_model
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_ROOT, HTTP_ROOT
-from reasond_server.protocols.attachments import Attachments
+from reasond_server.protocols.asked_runs import Attachments
 from reasond_server.protocols.mcp.mcp_endpoint import MCP_ROOT
 from reasond_server.protocols.openai_endpoint import OPENAI_ROOT
 from reasond_server.services import DECLARED

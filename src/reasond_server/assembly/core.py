@@ -23,7 +23,7 @@ from reasond_server.assembly.backends import build_tools
 from reasond_server.assembly.limit_backend import audited_account
 from reasond_server.assembly.stores import MEMORY_URL, StoreOptions, Stores, open_memory_stores, open_stores
 from reasond_server.base.clock import Clock
-from reasond_server.eventlog.quotas import TenantShare
+from reasond_server.eventlog.contract import TenantShare
 from reasond_server.eventlog.writer import tell_nobody
 from reasond_server.executions.desk import ExecutionDesk
 from reasond_server.limits.callers import NO_LIMITS, CallerLimits
@@ -47,8 +47,8 @@ from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.storage.store_clock import Steadiness
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.tools.programs import NO_PROGRAMS, ProgramRunner
-from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
 from reasond_server.turns.history import TURN
+from reasond_server.turns.providers import INSTALLED_PROVIDERS
 from reasond_server.turns.turn_service import TurnService
 from reasond_server.turns.turn_work import TurnKind
 from reasond_server.types.tasks import MeasuredChoice

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from reasond_server.agents.directory import AgentDirectory
 from reasond_server.errors.base import ReasondError, SettingsError
-from reasond_server.eventlog.quotas import NO_SHARE, TenantShare
+from reasond_server.eventlog.contract import NO_SHARE, TenantShare
 from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore, SqliteExecutionStore
 from reasond_server.snapshots.snapshot_store import SnapshotQuota, SnapshotStore
 from reasond_server.storage.revisions import SchemaState, require_current

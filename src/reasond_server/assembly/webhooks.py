@@ -14,10 +14,8 @@ from reasond_server.protocols.a2a.task_writer import write_log
 from reasond_server.protocols.responses.webhook_events import write_response_event
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.types.values import value
-from reasond_server.webhooks.outbox import Letter, Outbox
-from reasond_server.webhooks.task_receivers import TASKS, TaskReceivers
-from reasond_server.webhooks.webhook_messages import add_notices
-from reasond_server.webhooks.webhook_sender import WebhookSender
+from reasond_server.webhooks.outbox import TASKS, Letter, Outbox, TaskReceivers
+from reasond_server.webhooks.webhook_sender import WebhookSender, add_notices
 
 if TYPE_CHECKING:
     from reasond_server.assembly.stores import Stores

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from reasond_server.assembly.backends import MAIN
-from reasond_server.base.proxies import find_proxy
+from reasond_server.base.addresses import find_proxy
 from reasond_server.cli.outcome import CommandError, ExitCode
 from reasond_server.config.reference import format_toml_value
 from reasond_server.errors.access import PermissionMissingError

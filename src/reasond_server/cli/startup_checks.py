@@ -23,7 +23,7 @@ from reasond_server.reasoning.registry import check_tables, discover
 from reasond_server.repair.critics.critic_port import CRITICS
 from reasond_server.telemetry.span_export import require_receiver
 from reasond_server.tools.execution import INSTALLED_TOOLS
-from reasond_server.turns.built_in_providers import INSTALLED_PROVIDERS
+from reasond_server.turns.providers import INSTALLED_PROVIDERS
 from reasond_server.webhooks.webhook_sender import open_receivers
 
 if TYPE_CHECKING:

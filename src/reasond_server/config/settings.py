@@ -15,10 +15,15 @@ from pydantic import AfterValidator, Field, StringConstraints
 from reasond_server.base.plugins import list_built_in
 from reasond_server.config.auth import AuthSettings
 from reasond_server.config.llm import LlmSettings
-from reasond_server.config.operation import LimitsSettings, LogsSettings, MetricsSettings, TracingSettings
+from reasond_server.config.operation import (
+    LimitsSettings,
+    LogsSettings,
+    MetricsSettings,
+    StoreSettings,
+    TracingSettings,
+)
 from reasond_server.config.repairs import EngineSettings, RepairSettings
 from reasond_server.config.section import Address, BaseUrl, Section
-from reasond_server.config.store import StoreSettings
 from reasond_server.config.tools import Host, ToolsSettings
 from reasond_server.protocols.model_catalogue import ModelPreset
 from reasond_server.turns.policy import TurnPolicy

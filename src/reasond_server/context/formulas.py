@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from reasond_server.dialects.units import SCALES, UNIT_NAMES
+from reasond_server.dialects.written_formulas import SCALES, UNIT_NAMES
 
 _MAX_CHARACTERS: Final = 200
 # Letters that stand for numbers; words have others, too.

@@ -27,8 +27,16 @@ from reasond_server.context.reasoning_parts import (
     ReasoningContext,
     StoredRendering,
 )
-from reasond_server.context.shown_steps import ShownResult, ShownStep, ShownSteps, count_calls
-from reasond_server.context.step_records import LEFT_OUT_THOUGHT, CallRecord, ReasoningStepRecord, WireIds
+from reasond_server.context.step_records import (
+    LEFT_OUT_THOUGHT,
+    CallRecord,
+    ReasoningStepRecord,
+    ShownResult,
+    ShownStep,
+    ShownSteps,
+    WireIds,
+    count_calls,
+)
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.tools.previews import render_preview

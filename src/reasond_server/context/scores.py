@@ -19,7 +19,7 @@ from math import exp
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.vote_forms import read_number_words
-from reasond_server.dialects.score_marks import (
+from reasond_server.dialects.answer_marks import (
     BOUNDS,
     LABELS,
     NOT_SCORES,

@@ -29,8 +29,14 @@ from typing import Final
 
 from reasond_server.context.formulas import convert_quantity, join_compound, spell_decimal, spell_formula
 from reasond_server.dialects.answer_marks import ANNOUNCEMENT, CHOICE_WORDS, EXPLANATIONS, HEADING, NEGATIONS
-from reasond_server.dialects.latex import read_latex
-from reasond_server.dialects.units import MONTHS, MULTIPLES, NUMBER_WORDS, PREFIX_CURRENCIES, UNIT_NAMES
+from reasond_server.dialects.written_formulas import (
+    MONTHS,
+    MULTIPLES,
+    NUMBER_WORDS,
+    PREFIX_CURRENCIES,
+    UNIT_NAMES,
+    read_latex,
+)
 
 _MOST_WORDS: Final = 12
 

@@ -38,9 +38,8 @@ from reasond_server.repair.search.repair_site import RepairSite, perform_once
 from reasond_server.repair.service.assignments import RepairAssignment, read_assignment
 from reasond_server.repair.service.engine import RepairOrder
 from reasond_server.runs.accounts import fork_counter
-from reasond_server.runs.call_records import CALL_KEY, CallRecorder
 from reasond_server.runs.effects import Effects
-from reasond_server.runs.recorded_calls import write_error_row
+from reasond_server.runs.recorded_calls import CALL_KEY, CallRecorder, write_error_row
 from reasond_server.runs.run_journal import JournaledModel, RunJournal
 from reasond_server.runs.run_trace import RunTrace
 from reasond_server.types import Budget

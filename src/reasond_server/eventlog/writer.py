@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from reasond_server.base.asyncio_tasks import end_task
 from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import StoreFullError, StoreUnavailableError
-from reasond_server.eventlog.quotas import TenantQuotaError
+from reasond_server.eventlog.contract import TenantQuotaError
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
 
 if TYPE_CHECKING:

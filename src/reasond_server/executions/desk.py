@@ -17,7 +17,7 @@ from reasond_server.errors.executions import CursorExpiredError, ExecutionNotFou
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.contract import build_not_found_error
 from reasond_server.eventlog.store import ExecutionFilter, ExecutionStore
-from reasond_server.runs.call_records import read_calls
+from reasond_server.runs.recorded_calls import read_calls
 from reasond_server.telemetry.scope import note_execution
 from reasond_server.types import Execution, ExecutionState, FinishReason, LoggedEvent, Principal, StreamEvent
 from reasond_server.types.values import value

@@ -19,9 +19,9 @@ from reasond_server.errors.base import Reason, ReasondError, Violation
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.grpc_api.guard import get_current_call, get_current_principal
 from reasond_server.grpc_api.handlers import Context, Handler, make_handler
-from reasond_server.grpc_api.json_reader import read_message
 from reasond_server.grpc_api.statuses import build_status
 from reasond_server.grpc_api.stream_writer import Placed, StreamWriter
+from reasond_server.grpc_api.transcoding import read_message
 from reasond_server.requests.payloads import restore_whole
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from reasond_server.grpc_api.message_writers import timestamp
 from reasond_server.grpc_api.requests import invalid, read_seconds
 
 if TYPE_CHECKING:
-    from reasond_server.agents.agent_service import AgentService
-    from reasond_server.agents.directory import RegisteredAgent
+    from reasond_server.agents.directory import AgentService, RegisteredAgent
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.types import Json
 

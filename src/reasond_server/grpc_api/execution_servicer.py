@@ -1,30 +1,58 @@
-"""ExecutionService over gRPC: converts requests, calls the desks, converts responses; decides nothing."""
-# ruff: noqa: N802 - the names of the methods are those of the contract
+"""ExecutionService over gRPC, and google.longrunning.Operations over the same executions (AIP-151); decides nothing.
+
+An operation is called `operations/{execution_id}`. Its metadata are the execution, its response is the message with
+which the log ends.
+"""
+# ruff: noqa: N802 - the names of the methods are those of the contracts
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+import asyncio
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from reasond.v1 import execution_pb2, execution_service_pb2_grpc
+import grpc
+from google.longrunning import operations_pb2  # type: ignore[import-untyped]  # shipped without py.typed
+from google.protobuf import empty_pb2
+from google.protobuf.message_factory import GetMessageClass
+
+from reasond.v1 import execution_pb2, execution_service_pb2_grpc, repairs_pb2, turns_pb2
 from reasond.v1 import execution_service_pb2 as pb
-from reasond_server.grpc_api.guard import get_current_principal
+from reasond_server.errors.access import PermissionMissingError
+from reasond_server.errors.base import InternalError, show
+from reasond_server.errors.executions import ExecutionRunningError
+from reasond_server.grpc_api.guard import get_current_call, get_current_principal, remaining_s
 from reasond_server.grpc_api.message_writers import fill
 from reasond_server.grpc_api.reasoning_servicer import RESULT_ROOM_BYTES, build_event_message, fill_task, fill_traced
 from reasond_server.grpc_api.repair_servicer import build_repair_event_message
-from reasond_server.grpc_api.requests import read_finish_reason, read_moment, read_state, read_trace_view, require_id
+from reasond_server.grpc_api.requests import (
+    invalid,
+    read_finish_reason,
+    read_moment,
+    read_seconds,
+    read_state,
+    read_trace_view,
+    require_id,
+)
+from reasond_server.grpc_api.statuses import build_status
 from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.turn_servicer import build_turn_event_message
 from reasond_server.reasoning.strategy_work import REASONING
 from reasond_server.reasoning.views import read_view
 from reasond_server.repair.service.repair_work import REPAIR
+from reasond_server.runs.work import build_failure
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.turns.history import TURN
+from reasond_server.types import Execution, ExecutionState, LastEvent
+from reasond_server.types.turns import HandedOff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from reasond_server.executions.desk import ExecutionDesk
+    from google.protobuf.message import Message
+
+    from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
     from reasond_server.grpc_api.handlers import Context, MethodTable
     from reasond_server.types import StreamEvent
 
@@ -133,3 +161,137 @@ class ExecutionServicer(execution_service_pb2_grpc.ExecutionServiceServicer):
 
 def _read_moment_in(request: pb.ListExecutionsRequest, field: _Time) -> datetime | None:
     return read_moment(getattr(request, field), path=field) if request.HasField(field) else None
+
+
+SERVICE: Final = operations_pb2.DESCRIPTOR.services_by_name["Operations"]
+_COLLECTION: Final = "operations"
+_RESULTS: Final[Mapping[str, type[Message]]] = {
+    REASONING: execution_pb2.Reasoning,
+    TURN: turns_pb2.TurnResult,
+    REPAIR: repairs_pb2.Repair,
+}
+_CANCELLED: Final = "The execution was cancelled. GetExecution, GetTurn or GetRepair returns what it had done."
+# What the state takes to reach the caller before its deadline.
+_ANSWERING_S: Final = 0.5
+
+
+class OperationsServicer:
+    """Serves `google.longrunning.Operations`; `observed` is the desk of callers who read, `used` of those who end."""
+
+    def __init__(self, *, observed: ExecutionDesk, used: ExecutionDesk) -> None:
+        self._observed = observed
+        self._used = used
+
+    def register(self, methods: MethodTable) -> None:
+        """Add the RPCs to the `methods` of a server."""
+        handlers: dict[str, Any] = {
+            each.name: grpc.unary_unary_rpc_method_handler(
+                getattr(self, each.name),
+                request_deserializer=GetMessageClass(each.input_type).FromString,
+                response_serializer=GetMessageClass(each.output_type).SerializeToString,
+            )
+            for each in SERVICE.methods
+        }
+        methods.add_registered_method_handlers(SERVICE.full_name, handlers)
+
+    async def GetOperation(
+        self, request: operations_pb2.GetOperationRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Return an operation with its result, if it is done."""
+        return _build_operation(await self._observed.read_end(get_current_principal(), _read_id(request.name)))
+
+    async def ListOperations(
+        self, request: operations_pb2.ListOperationsRequest, context: Context
+    ) -> operations_pb2.ListOperationsResponse:
+        """List the caller's operations without their results, newest first; a page has those that it may read."""
+        if request.name not in {"", _COLLECTION}:
+            raise invalid("name", f"must be empty or {_COLLECTION}, got {show(request.name)}")
+        if request.filter:
+            raise invalid("filter", "is not taken; ListExecutions and ListTurns of reasond.v1 have filters")
+        caller = get_current_principal()
+        page = await self._observed.list(caller, page_size=request.page_size, page_token=request.page_token)
+        found = operations_pb2.ListOperationsResponse(next_page_token=page.next_page_token)
+        for execution in page.executions:
+            with suppress(PermissionMissingError):
+                self._observed.require_use(caller, execution)
+                found.operations.append(_build_unfinished(execution))
+        return found
+
+    async def WaitOperation(
+        self, request: operations_pb2.WaitOperationRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Return an operation once it is done, a turn hands calls off to its client, or the time is over."""
+        caller, execution_id = get_current_principal(), _read_id(request.name)
+        within_s = _find_wait(request, context)
+        found = await self._observed.read_end(caller, execution_id)
+        if not found.execution.state.has_ended:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    after = found.execution.last_sequence
+                    observed = await self._observed.observe(caller, execution_id, after_sequence=after)
+                    async with aclosing(observed.events) as events:
+                        async for each in events:
+                            if isinstance(each.event, HandedOff | LastEvent):
+                                break
+            found = await self._observed.read_end(caller, execution_id)
+        return _build_operation(found)
+
+    async def CancelOperation(
+        self, request: operations_pb2.CancelOperationRequest, context: Context
+    ) -> empty_pb2.Empty:
+        """Cancel an operation; one that is done stays as it is."""
+        await self._used.cancel(get_current_principal(), _read_id(request.name))
+        return empty_pb2.Empty()
+
+    async def DeleteOperation(
+        self, request: operations_pb2.DeleteOperationRequest, context: Context
+    ) -> empty_pb2.Empty:
+        """Forget an operation that is done: the contract says that this call cancels none."""
+        caller, execution_id = get_current_principal(), _read_id(request.name)
+        found = await self._used.read_end(caller, execution_id)
+        if not found.execution.state.has_ended:
+            raise ExecutionRunningError(
+                f"{show(request.name)} is not done, and deleting does not stop it", remedy="Cancel it first."
+            )
+        await self._used.delete(caller, execution_id)
+        return empty_pb2.Empty()
+
+
+def _read_id(name: str) -> str:
+    collection, _, execution_id = name.partition("/")
+    if collection != _COLLECTION or not execution_id:
+        raise invalid("name", f"must be {_COLLECTION}/ and the id of an execution, got {show(name)}")
+    return execution_id
+
+
+def _find_wait(request: operations_pb2.WaitOperationRequest, context: Context) -> float | None:
+    """Return how many seconds to wait; None if neither the request nor the deadline of the call sets a bound."""
+    asked_s = read_seconds(request.timeout, path="timeout") if request.HasField("timeout") else None
+    left_s = remaining_s(context)
+    bounds = [*([] if asked_s is None else [asked_s]), *([] if left_s is None else [left_s - _ANSWERING_S])]
+    return max(0.0, min(bounds)) if bounds else None
+
+
+def _build_unfinished(execution: Execution) -> operations_pb2.Operation:
+    """Return the operation without a result."""
+    operation = operations_pb2.Operation(name=f"{_COLLECTION}/{execution.execution_id}", done=execution.state.has_ended)
+    operation.metadata.Pack(fill(execution_pb2.Execution(), execution))
+    return operation
+
+
+def _build_operation(found: ExecutionLog) -> operations_pb2.Operation:
+    """Return the operation with its result, if it is done."""
+    execution, operation = found.execution, _build_unfinished(found.execution)
+    if not operation.done:
+        return operation
+    last = found.events[-1].event if found.events else None
+    if not isinstance(last, LastEvent):
+        raise InternalError("the execution ended without a result")
+    if last.error is not None:
+        failure = build_failure(last.error, execution.execution_id, error=None)
+        operation.error.CopyFrom(build_status(failure, call_id=get_current_call().call_id))
+    elif execution.state is ExecutionState.CANCELLED:
+        operation.error.code, operation.error.message = grpc.StatusCode.CANCELLED.value[0], _CANCELLED
+    else:
+        operation.response.Pack(fill(_RESULTS[execution.kind](), last))
+    return operation

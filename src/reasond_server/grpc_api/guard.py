@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # shipped without py.typed
 
-    from reasond_server.grpc_api.metadata_gc import MetadataCollector
+    from reasond_server.grpc_api.listeners import MetadataCollector
     from reasond_server.telemetry.spans import OpenSpan, Tracing
     from reasond_server.types import Principal
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from reasond_server.access.peers import Peers
-    from reasond_server.agents.agent_service import CardView
+    from reasond_server.agents.directory import CardView
     from reasond_server.http_api.exchange import ASGIApp, Exchange, Receive, Scope, Send
     from reasond_server.telemetry.spans import Tracing
     from reasond_server.types import Principal, StreamEvent

@@ -24,6 +24,7 @@ from reasond_server.http_api.connections import find_disconnect, run_unless_disc
 from reasond_server.http_api.exchange import (
     NO_STORE,
     STREAM_HEADERS,
+    PathRoutes,
     RefusalError,
     find_exchange,
     find_host,
@@ -34,7 +35,6 @@ from reasond_server.http_api.exchange import (
 from reasond_server.http_api.http_calls import Calls, Method, Methods, check_cursor, read_cursor
 from reasond_server.http_api.jsonrpc import parse_object
 from reasond_server.http_api.params import NoParams
-from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:

@@ -1,25 +1,42 @@
-"""Conversations as clients send them, in the one inner shape, and what they ask now.
+"""Conversations as clients send them, in the one inner shape, what they ask now, and what a log knows of them.
 
 Each protocol reads its messages into a `ConversationBuilder`. Any well-formed history is taken: with calls of other
-servers, cut, edited, or with the assistant last.
+servers, cut, edited, or with the assistant last. Custom tools, which are called with a text, become functions with one
+member, and their calls texts again. Reasoning that clients keep for us and send back unread is in a form that names its
+server. Nothing in it is secret, because the client was shown the text; who forges one says only what they could have
+said as a text.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import from_json, to_json
 
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.protocols.message_parts import MOST_PROBLEMS, Content, read_content
+from reasond_server.reasoning.strategy_work import read_planned_task
 from reasond_server.requests.task_checks import MAX_QUERY_CHARACTERS
-from reasond_server.types import HistoryMessage, Image, Speaker, ToolCall, ToolResult
-from reasond_server.types.turns import PendingCall, TurnReentry
+from reasond_server.types import Event, HistoryMessage, Image, Result, Speaker, ToolCall, ToolResult
+from reasond_server.types.turns import (
+    HandedOff,
+    ModelCallStep,
+    PendingCall,
+    Reentered,
+    TurnReentry,
+    TurnResult,
+    TurnStarted,
+)
 from reasond_server.types.values import value
+
+if TYPE_CHECKING:
+    from reasond_server.executions.desk import ExecutionLog
 
 BETWEEN: Final = "\n\n"
 """What stands between two texts of one author."""
@@ -28,6 +45,7 @@ _GO_ON: Final = "Go on with the request, from the results of the tools above."
 _CONTINUE: Final = "Continue your last message from where it ends. Repeat nothing of it."
 _LOOK: Final = "See what I show you."
 _CALL_ID: Final = re.compile(r"call_(?P<turn>[A-Za-z0-9-]{1,128})_(?P<etag>[0-9a-f]{32})_(?P<call>[A-Za-z0-9]{1,32})\Z")
+_SEAL: Final = "reasond1."
 
 
 @value
@@ -209,3 +227,99 @@ def _to_json_text(text: str) -> str:
 
 def _join(*texts: str) -> str:
     return BETWEEN.join(text for text in texts if text)
+
+
+def describe_text(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of the function that stands for a custom tool; it shows the model the grammar, if any."""
+    text: dict[str, Any] = {"type": "string"}
+    form = tool.get("format")
+    grammar = form.get("grammar", form) if isinstance(form, dict) else None
+    if isinstance(grammar, dict) and (definition := grammar.get("definition")):
+        text["description"] = f"A text that this {grammar.get('syntax') or ''} grammar allows:\n{definition}"
+    return {"type": "object", "properties": {"input": text}, "required": ["input"]}
+
+
+def find_custom_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of the custom tools among those that a client has sent."""
+    custom = [tool.get("custom") or tool for tool in tools if tool.get("type") == "custom"]
+    return frozenset(str(tool.get("name")) for tool in custom if isinstance(tool, dict))
+
+
+def read_text(arguments_json: str) -> str:
+    """Return the text in the arguments of a call; arguments of another form as they are."""
+    try:
+        arguments = from_json(arguments_json)
+    except ValueError:
+        return arguments_json
+    text = arguments.get("input") if isinstance(arguments, dict) else None
+    return text if isinstance(text, str) else arguments_json
+
+
+def write_arguments(text: object) -> str:
+    """Return the arguments with `text` in them, as JSON."""
+    return to_json({"input": text}).decode()
+
+
+def seal(text: str) -> str:
+    """Return a reasoning in its sealed form."""
+    return _SEAL + base64.urlsafe_b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def unseal(sealed: object) -> str:
+    """Return the reasoning in a sealed form; empty for one of another server."""
+    with suppress(ValueError):
+        if isinstance(sealed, str) and sealed.startswith(_SEAL):
+            return base64.b64decode(sealed.removeprefix(_SEAL), altchars=b"-_", validate=True).decode()
+    return ""
+
+
+def recall(
+    execution_id: str, log: ExecutionLog, *, after: int = 0, with_output: bool = True
+) -> Sequence[HistoryMessage]:
+    """Return what was said until the leg after the event `after` ended, or without its output until it began."""
+    builder, etag = _recall_start(log), ""
+    for logged in log.events[1:]:
+        event, is_own = logged.event, logged.sequence > after
+        if isinstance(event, Reentered):
+            if is_own and logged.sequence != after + 1:
+                break
+            for result in event.results:
+                name = f"call_{execution_id}_{etag}_{result.call_id}"
+                builder.add_result(name, result.result_json, is_error=result.is_error)
+        elif is_own and not with_output:
+            break
+        elif isinstance(event, HandedOff):
+            etag = event.etag
+            builder.add_assistant("", [_recall_call(execution_id, etag, one) for one in event.calls])
+        else:
+            builder.add_assistant(_find_text(event))
+    return builder.build().said
+
+
+def _recall_start(log: ExecutionLog) -> ConversationBuilder:
+    """Return a builder that has what was said before the execution, and what it was asked."""
+    first = log.events[0].event if log.events else None
+    if isinstance(first, TurnStarted):
+        builder = ConversationBuilder(first.history)
+        builder.add_user(first.message, first.images)
+        return builder
+    task = read_planned_task(log.plan) if log.plan else None
+    if task is None:
+        return ConversationBuilder()
+    builder = ConversationBuilder(task.history)
+    builder.add_user(task.query, task.images)
+    return builder
+
+
+def _recall_call(execution_id: str, etag: str, pending: PendingCall) -> ToolCall:
+    name = name_call(execution_id, etag, pending)
+    return ToolCall(call_id=name, name=pending.call.name, arguments_json=pending.call.arguments_json)
+
+
+def _find_text(event: Event) -> str:
+    """Return what the assistant says to its client in an event."""
+    if isinstance(event, ModelCallStep):
+        return event.text.strip() if event.calls else ""
+    if isinstance(event, Result):
+        return event.answer_json or event.answer
+    return event.answer if isinstance(event, TurnResult) else ""

@@ -28,8 +28,13 @@ from reasond_server.http_api.exchange import (
 )
 from reasond_server.http_api.http_calls import Call, Calls, Dialect, Gate, Methods, convert_failure
 from reasond_server.http_api.jsonrpc import RpcParams, parse_object
-from reasond_server.protocols.message_errors import describe_message_error, describe_message_refusal
-from reasond_server.protocols.openai_errors import describe_error, describe_refusal, describe_response_error
+from reasond_server.protocols.wire_errors import (
+    describe_error,
+    describe_message_error,
+    describe_message_refusal,
+    describe_refusal,
+    describe_response_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

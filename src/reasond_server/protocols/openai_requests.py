@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_json
 
-from reasond_server.dialects.tool_declarations import drop_nulls
+from reasond_server.dialects.native_calls import drop_nulls
 from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.conversations import Dialogue, LastMessage, find_question, find_reentry
-from reasond_server.protocols.custom_tools import describe_text
+from reasond_server.protocols.conversations import Dialogue, LastMessage, describe_text, find_question, find_reentry
 from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset, narrow
 from reasond_server.types import NO_BUDGET, Budget, Json, Task

@@ -18,7 +18,6 @@ from reasond_server.eventlog.log import RunLog
 from reasond_server.eventlog.store import Creation, Record, Recovery
 from reasond_server.llm.metered_model import MeteredModel, TokenAccount
 from reasond_server.runs.accounts import Accounts, fork_counter, read_calibration
-from reasond_server.runs.call_records import CallRecorder
 from reasond_server.runs.effects import Effects
 from reasond_server.runs.plan import (
     Plan,
@@ -29,6 +28,7 @@ from reasond_server.runs.plan import (
     encode_plan,
     encode_unresumable,
 )
+from reasond_server.runs.recorded_calls import CallRecorder
 from reasond_server.runs.run import SEGMENT_KEY, Run, Work
 from reasond_server.runs.run_journal import RunJournal
 from reasond_server.runs.run_trace import RunTrace

@@ -13,15 +13,15 @@ from reasond_server.access.permissions import EXECUTE, READ_EXECUTIONS, READ_TUR
 from reasond_server.errors.base import ReasondError, SettingsError
 from reasond_server.grpc_api.stream_writer import StreamWriter
 from reasond_server.grpc_api.transcoding import describe_status
+from reasond_server.http_api.exchange import PathRoutes
 from reasond_server.http_api.http_calls import Method, Methods, Streaming, describe_failure, read_cursor
 from reasond_server.http_api.params import Params
-from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.protocols.a2a.a2a_endpoint import A2A_ROOT, HTTP_ROOT, A2aEndpoint, require_version
 from reasond_server.protocols.a2a.a2a_errors import A2aError, translate_error
 from reasond_server.protocols.a2a.task_service import Tasks, Update
 from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.model_catalogue import ModelCatalogue
-from reasond_server.protocols.openai_errors import STATUSES
+from reasond_server.protocols.wire_errors import STATUSES
 from reasond_server.services.declaration import Service, ServiceDeclaration
 from reasond_server.services.turns import DECLARATION as TURNS
 from reasond_server.types import Budget, Cursor, Principal
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.telemetry.observers import Observer
     from reasond_server.turns.turn_service import TurnService
-    from reasond_server.webhooks.task_receivers import TaskReceivers
+    from reasond_server.webhooks.outbox import TaskReceivers
 
 Json = Mapping[str, Any]
 Answer = Callable[[Tasks, Principal, Json], Awaitable[dict[str, Any]]]

@@ -12,7 +12,7 @@ from reasond_server.http_api.params import GetCardParams, ListAgentsParams
 from reasond_server.services.declaration import Service, ServiceDeclaration
 
 if TYPE_CHECKING:
-    from reasond_server.agents.agent_service import AgentService
+    from reasond_server.agents.directory import AgentService
     from reasond_server.types import Principal
 
 DECLARATION: Final = ServiceDeclaration(

@@ -9,7 +9,7 @@ from reasond_server.http_api.http_calls import Method, Methods, Streaming
 from reasond_server.protocols.asked_runs import AskedRuns
 from reasond_server.protocols.chat.chat_params import ChatParams, ModelParams
 from reasond_server.protocols.chat.completions import Completions
-from reasond_server.protocols.document_parts import DocumentTexts
+from reasond_server.protocols.message_parts import DocumentTexts
 from reasond_server.protocols.messages.message_params import MessageParams
 from reasond_server.protocols.messages.message_service import Messages
 from reasond_server.protocols.model_catalogue import ModelCatalogue, ModelPreset
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.http_api.http_app import Interface
     from reasond_server.http_api.params import Params
-    from reasond_server.protocols.attachments import Attachments
+    from reasond_server.protocols.asked_runs import Attachments
     from reasond_server.reasoning.service import ReasoningService
     from reasond_server.turns.turn_service import TurnService
     from reasond_server.types import Cursor, Principal

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.access.permissions import EXECUTE, EXECUTE_REPAIRS, EXECUTE_TURNS, READ_EXECUTIONS, READ_TURNS
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.execution_servicer import ExecutionServicer
-from reasond_server.grpc_api.operations_servicer import SERVICE, OperationsServicer
+from reasond_server.grpc_api.execution_servicer import SERVICE, ExecutionServicer, OperationsServicer
 from reasond_server.http_api.http_calls import Method, Streaming, check_cursor
 from reasond_server.http_api.json_mapping import (
     build_execution_json,

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from reasond_server.grpc_api.transcoding import REST, TranscodedRpc, TranscodedRpcs, describe_status
 from reasond_server.http_api.http_calls import Dialect, describe_failure
 from reasond_server.http_api.rest_endpoint import REST_ROOT, RestEndpoint, Route
-from reasond_server.protocols.openai_errors import STATUSES
+from reasond_server.protocols.wire_errors import STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

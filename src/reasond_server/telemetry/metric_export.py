@@ -22,8 +22,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from reasond_server.base.asyncio_tasks import end_task
+from reasond_server.telemetry.exposition import ATTRIBUTES, STANDARD_METRICS
 from reasond_server.telemetry.span_export import OtlpOptions, build_resource, open_exporter
-from reasond_server.telemetry.standard_metrics import ATTRIBUTES, STANDARD_METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

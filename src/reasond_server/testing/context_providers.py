@@ -19,8 +19,7 @@ from typing import ClassVar, Final
 
 from reasond_server.errors.base import InternalError
 from reasond_server.testing.conformance import ConformanceError, require, run_checks
-from reasond_server.turns.built_in_providers import BUILT_IN_NAMES
-from reasond_server.turns.providers import ContextProvider, ProviderStates, require_provider
+from reasond_server.turns.providers import BUILT_IN_NAMES, ContextProvider, ProviderStates, require_provider
 from reasond_server.types import Event, FinishReason, Json, ToolCall, ToolResult, Usage
 from reasond_server.types.turns import (
     CallKind,

@@ -20,8 +20,8 @@ from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from reasond_server.base.proxies import find_proxy
-from reasond_server.dialects.tool_declarations import MOST_CHARACTERS, shorten_name
+from reasond_server.base.addresses import find_proxy
+from reasond_server.dialects.native_calls import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.telemetry.propagation import build_outgoing_headers
 from reasond_server.tools.json_schemas import build_validator

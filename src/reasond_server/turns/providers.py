@@ -1,7 +1,8 @@
 """Context providers: what stands in the prompts of a turn besides its message, its steps and the history.
 
 A provider folds the events of the log into a state of its own, and writes text from that state for each model call.
-`ProviderStates` does this for all providers of one turn. The session keeps the states for its next turn.
+`ProviderStates` does this for all providers of one turn. The session keeps the states for its next turn. Every turn has
+those of the server: the instructions of the mode, its welcome, and the blocks of the caller.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from reasond_server.base.plugins import PLUGIN_NAME
+from reasond_server.base.plugins import PLUGIN_NAME, PluginGroup
 from reasond_server.errors.base import InternalError
-from reasond_server.types.turns import ContextGoal, ContextScope, ModelCallStep
+from reasond_server.types.turns import ContextGoal, ContextScope, ModeChange, ModelCallStep, TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from reasond_server.turns.policy import TurnPolicy
     from reasond_server.types import Event, Json
 
 MAX_STATE_CHARACTERS: Final = 16_000_000
@@ -26,6 +28,7 @@ MAX_TEXT_CHARACTERS: Final = 16_000_000
 """Most characters that a provider may write for one call; the prompt has to fit the model's window anyway."""
 
 _log = logging.getLogger("reasond.turns")
+SESSION_BLOCKS: Final = "session_blocks"
 
 
 @runtime_checkable
@@ -176,3 +179,106 @@ def _make_text(text: Any) -> str:  # noqa: ANN401 - what code of others returned
         message = f"the text has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are allowed"
         raise ValueError(message)
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class ModeInstructions:
+    """The instructions of the mode in force."""
+
+    name = "mode"
+    scope = ContextScope.SESSION
+    is_instruction = True
+
+    def __init__(self, policy: TurnPolicy) -> None:
+        self._policy = policy
+
+    def populate(self, event: Event, state: Json) -> Json:
+        """Note the mode that a turn begins in or switches to."""
+        if isinstance(event, TurnStarted):
+            return {"mode": event.mode}
+        return {"mode": event.new_mode} if isinstance(event, ModeChange) else state
+
+    def render(self, state: Json, goal: ContextGoal) -> str:  # noqa: ARG002 - the same for each goal
+        """Return the instructions."""
+        return self._policy.mode_in_force(state.get("mode", "")).instructions
+
+
+class SessionBlocks:
+    """The caller's blocks for the session: they replace those of the same name, and empty ones remove them."""
+
+    name = SESSION_BLOCKS
+    scope = ContextScope.SESSION
+    is_instruction = False
+
+    def populate(self, event: Event, state: Json) -> Json:
+        """Take over the blocks that a turn brings along."""
+        if not isinstance(event, TurnStarted):
+            return state
+        new = {one.name: one.text for one in event.context if one.scope is ContextScope.SESSION}
+        return {name: text for name, text in (dict(state) | new).items() if text} if new else state
+
+    def render(self, state: Json, goal: ContextGoal) -> str:  # noqa: ARG002 - the same for each goal
+        """Return the blocks with their names."""
+        return _join(state)
+
+
+class TurnBlocks:
+    """The caller's blocks for one turn; those of a turn that got no reply are not shown in the next one."""
+
+    name = "turn_blocks"
+    scope = ContextScope.TURN
+    is_instruction = False
+
+    def populate(self, event: Event, state: Json) -> Json:
+        """Take the blocks that a turn brings along."""
+        if not isinstance(event, TurnStarted):
+            return state
+        return {one.name: one.text for one in event.context if one.scope is ContextScope.TURN}
+
+    def render(self, state: Json, goal: ContextGoal) -> str:  # noqa: ARG002 - the same for each goal
+        """Return the blocks with their names."""
+        return _join(state)
+
+
+class Bootstrap:
+    """The welcome of a mode: armed by the start of the session and by each switch to another mode."""
+
+    name = "bootstrap"
+    scope = ContextScope.TURN
+    is_instruction = True
+
+    def __init__(self, policy: TurnPolicy) -> None:
+        self._policy = policy
+
+    def populate(self, event: Event, state: Json) -> Json:
+        """Note the mode to introduce."""
+        # A turn without a session is the beginning of a conversation too.
+        if isinstance(event, TurnStarted) and event.session_revision <= 1:
+            return {"mode": event.mode}
+        if isinstance(event, ModeChange) and event.new_mode != event.old_mode:
+            return {"mode": event.new_mode}
+        # A mode without a welcome is introduced by any reply.
+        return {} if isinstance(event, ModelCallStep) and state else state
+
+    def render(self, state: Json, goal: ContextGoal) -> str:  # noqa: ARG002 - the same for each goal
+        """Return the welcome; empty if there is none, or if it was shown."""
+        return self._policy.mode_in_force(state["mode"]).welcome if state else ""
+
+
+def build_providers(policy: TurnPolicy) -> Sequence[ContextProvider]:
+    """Return the built-in providers in the order of their texts."""
+    return (ModeInstructions(policy), SessionBlocks(), Bootstrap(policy), TurnBlocks())
+
+
+BUILT_IN_NAMES: Final = frozenset({ModeInstructions.name, SessionBlocks.name, Bootstrap.name, TurnBlocks.name})
+"""Names that no other provider may have."""
+INSTALLED_PROVIDERS: Final = PluginGroup(
+    group="reasond.context_providers",
+    noun="context provider",
+    setting="[turns] context_providers",
+    require=require_provider,
+    reserved=BUILT_IN_NAMES,
+)
+
+
+def _join(blocks: Json) -> str:
+    return "\n\n".join(f"{name}:\n{text}" for name, text in blocks.items())

@@ -24,10 +24,10 @@ from reasond_server.requests.task_checks import DEFAULT_BOUNDS, HistoryBounds, d
 from reasond_server.runs.work import WorkRequest, build_failure
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
 from reasond_server.telemetry.scope import get_current_trace, get_current_wire, note_result
-from reasond_server.turns.built_in_providers import SESSION_BLOCKS
 from reasond_server.turns.fold import TurnProgress, fold
+from reasond_server.turns.handoff import Reentries, naming_turns
 from reasond_server.turns.history import TURN, EndedTurn, read_history
-from reasond_server.turns.reentries import Reentries, naming_turns
+from reasond_server.turns.providers import SESSION_BLOCKS
 from reasond_server.turns.turn_requests import check_no_wait, check_part, check_session_blocks, check_start
 from reasond_server.turns.turn_views import name_exit, take_excerpt, view_session, view_turn, write_conversation
 from reasond_server.turns.turn_work import TurnAssignment, TurnKind, TurnWork

@@ -22,12 +22,11 @@ from reasond_server.runs.plan import Plan, build_foreign_plan_error, make_nonces
 from reasond_server.runs.run import AnswerDraft, Run
 from reasond_server.runs.run_journal import RepeatedSteps
 from reasond_server.telemetry.observers import UNOBSERVED, Observer
-from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.fold import TurnProgress, fold
 from reasond_server.turns.history import TURN, EarlierTurns, read_history, warn_of_cut, warn_of_left_out
 from reasond_server.turns.loop import RESERVED, TurnLoop, reservation_record
 from reasond_server.turns.model_calls import UNPUBLISHED, is_sample
-from reasond_server.turns.providers import ContextProvider, ProviderStates
+from reasond_server.turns.providers import ContextProvider, ProviderStates, build_providers
 from reasond_server.turns.turn_tools import TurnTools
 from reasond_server.turns.turn_views import name_exit, report_wait
 from reasond_server.types import (

@@ -1,20 +1,34 @@
-"""The outbox: notices in the store until their receivers have confirmed them, and what is sent for each."""
+"""The outbox: notices in the store until their receivers have confirmed them, and what is sent for each.
+
+Clients name receivers for single executions: they are kept in the store, and deleted, with the execution. Their hosts
+are those that the operator allows. Their headers hold secrets of the client, which nobody reads back.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import asdict, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pydantic_core import from_json, to_json
+
+from reasond_server.errors.base import Violation
+from reasond_server.errors.request import InvalidRequestError
+from reasond_server.eventlog.store import Notice
 from reasond_server.eventlog.stored.rows import notice_columns
 from reasond_server.eventlog.stored.sql_store import ADD_NOTICE
+from reasond_server.tools.address_checks import AddressPolicy, RefusedAddressError
+from reasond_server.types import ExecutionState
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from reasond_server.eventlog.store import Notice
+    from reasond_server.eventlog.store import ExecutionStore
+    from reasond_server.eventlog.stored.payload_store import PayloadStore
     from reasond_server.storage.transactions import Job, Transactions
-    from reasond_server.tools.address_checks import AddressPolicy, Target
+    from reasond_server.tools.address_checks import Target
 
 _DUE: Final = "SELECT 1 FROM notices WHERE endpoint = :endpoint AND due_time <= :now LIMIT 1"
 # Of two processes that claim the same notice the second waits for the first and then finds it no longer due.
@@ -32,6 +46,13 @@ UPDATE notices SET due_time = :until
 WHERE endpoint = :endpoint AND notice_id = :notice_id AND attempts = :attempts
 """
 _FORGET: Final = "DELETE FROM notices WHERE create_time < :oldest"
+TASKS: Final = ":tasks"
+"""The endpoint of notices for these receivers; no receiver of the operator has such a name."""
+MOST_RECEIVERS: Final = 10
+"""Most receivers of one execution."""
+_PREFIX: Final = "push/"
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_VALUE: Final = re.compile(r"[ -~]{0,4096}")
 
 
 @value
@@ -129,3 +150,109 @@ class Packer(Protocol):
         Raises:
             ReasondError: it cannot be made now.
         """
+
+
+@value
+class TaskReceiver:
+    """A receiver; `shown` is what the client may read of it, without its `headers`."""
+
+    name: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    shown: Mapping[str, Any]
+
+
+class TaskReceivers:
+    """Keeps receivers, and packs what they are sent.
+
+    Every method that reads or writes raises StoreUnavailableError if the store cannot be reached.
+    """
+
+    name: Final = TASKS
+    lanes: Final = 4
+
+    def __init__(self, payloads: PayloadStore, outbox: Outbox, store: ExecutionStore, *, policy: AddressPolicy) -> None:
+        self._payloads = payloads
+        self._outbox = outbox
+        self._store = store
+        self._policy = policy
+
+    def check(self, receiver: TaskReceiver) -> None:
+        """Refuse a receiver that could not be told.
+
+        Raises:
+            InvalidRequestError: its name, its host or a header is refused.
+        """
+        problems = []
+        if not _NAME.fullmatch(receiver.name):
+            problems.append(Violation(field="id", description="must have 1 to 128 letters, digits, '.', '_' and '-'"))
+        if not all(map(_VALUE.fullmatch, receiver.headers.values())):
+            text = "must have at most 4,096 characters, all of them printable ASCII"
+            problems.append(Violation(field="authentication", description=text))
+        try:
+            self._policy.vet_url(receiver.url)
+        except RefusedAddressError as error:
+            problems.append(Violation(field="url", description=f"is refused: {error}"))
+        if problems:
+            raise InvalidRequestError.of(*problems)
+
+    async def put(self, tenant: str, execution_id: str, receiver: TaskReceiver) -> None:
+        """Keep a receiver, in place of the one with its name; it is told at once if the execution does not run.
+
+        Raises:
+            InvalidRequestError: `check` refuses it, or the execution has too many.
+            ExecutionNotFoundError: it is gone.
+        """
+        self.check(receiver)
+        found = await self.list(tenant, execution_id)
+        is_new = receiver.name not in found
+        if not is_new or len(found) < MOST_RECEIVERS:
+            bodies = {f"{_PREFIX}{receiver.name}": to_json(asdict(receiver))}
+            await self._payloads.put(tenant, execution_id, bodies, replaces=True)
+            # Others may have come meanwhile: whoever finds too many goes again, and nobody who was there before.
+            found = await self.list(tenant, execution_id)
+        if is_new and len(found.keys() - {receiver.name}) >= MOST_RECEIVERS:
+            await self.remove(tenant, execution_id, receiver.name)
+            text = f"must be one of at most {MOST_RECEIVERS} receivers of a task; delete another one"
+            raise InvalidRequestError.at("id", text)
+        # Read after that: who is put while it ends is told by its last event, or here, by the same id.
+        execution = await self._store.find(tenant, execution_id)
+        if execution.state is not ExecutionState.RUNNING:
+            sequence = execution.last_sequence
+            key = f"msg_{execution_id}_{sequence}_{receiver.name}"
+            await self._outbox.add([_notice(key, tenant, execution_id, sequence, receiver.name)])
+
+    async def list(self, tenant: str, execution_id: str) -> Mapping[str, TaskReceiver]:
+        """Return the receivers of an execution by their names."""
+        bodies = await self._payloads.list(tenant, execution_id, _PREFIX)
+        return {each.name: each for each in (TaskReceiver(**from_json(body)) for body in bodies.values())}
+
+    async def remove(self, tenant: str, execution_id: str, name: str) -> None:
+        """Forget a receiver, if it is there."""
+        await self._payloads.remove(tenant, execution_id, f"{_PREFIX}{name}")
+
+    async def pack(self, letter: Letter, render: Render, now: datetime) -> Parcel | None:
+        """Return what a letter sends to the receiver that its body names; one without a name becomes one for each.
+
+        None if there is nothing to send.
+
+        Raises:
+            RefusedAddressError: the operator does not allow its host any more.
+            ReasondError: the store cannot be reached.
+        """
+        del now
+        found = await self.list(letter.tenant, letter.execution_id)
+        if not letter.body:
+            place = letter.tenant, letter.execution_id, letter.sequence
+            await self._outbox.add([_notice(f"{letter.notice_id}_{name}", *place, name) for name in found])
+            return None
+        receiver = found.get(letter.body)
+        body = None if receiver is None else await render(letter)
+        if receiver is None or body is None:
+            return None
+        headers = {"Content-Type": "application/json", "webhook-id": letter.notice_id, **receiver.headers}
+        return Parcel(target=self._policy.vet_url(receiver.url), policy=self._policy, headers=headers, body=body)
+
+
+def _notice(key: str, tenant: str, execution_id: str, sequence: int, body: str) -> Notice:
+    return Notice(notice_id=key, endpoint=TASKS, tenant=tenant, execution_id=execution_id, sequence=sequence, body=body)

@@ -11,9 +11,8 @@ from google.protobuf import duration_pb2, json_format
 
 from reasond.v1 import agent_card_pb2
 from reasond.v1 import agent_service_pb2 as pb
-from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
-from reasond_server.agents.directory import AgentDirectory
+from reasond_server.agents.directory import AgentDirectory, AgentService
 from reasond_server.grpc_api.agent_servicer import build_card_message, write_card_text
 from reasond_server.storage.sqlite_file import open_memory
 from reasond_server.storage.transactions import MemoryTransactions

@@ -14,8 +14,8 @@ from reasond_server.access.permissions import ADMIN, require_permission
 from reasond_server.access.token_keys import SigningKey, StaticKeys
 from reasond_server.access.token_verifier import TokenRules, TokenVerifier
 from reasond_server.access.tokens import TokenMinter
-from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card
+from reasond_server.agents.directory import AgentService
 from reasond_server.assembly.core import Core, assemble
 from reasond_server.config import Settings
 from reasond_server.http_api.http_app import HttpApp, HttpLimits

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from reasond_server.agents.agent_service import CardView
-from reasond_server.agents.directory import RegisteredAgent
+from reasond_server.agents.directory import CardView, RegisteredAgent
 from reasond_server.http_api import json_mapping as mapping
 from reasond_server.http_api.json_mapping import list_trace_items, milliseconds, timestamp
 from reasond_server.reasoning.service import StrategyInfo

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.testing import ConformanceError, ContextProviderConformance
-from reasond_server.turns.built_in_providers import build_providers
 from reasond_server.turns.policy import TurnPolicy
+from reasond_server.turns.providers import build_providers
 from reasond_server.types.turns import ContextGoal, ContextScope, ModelCallStep
 
 if TYPE_CHECKING:

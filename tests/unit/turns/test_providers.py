@@ -12,9 +12,8 @@ import pytest
 from reasond_server.errors.base import InternalError, SettingsError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.eventlog.stored.sqlite_store import MemoryExecutionStore
-from reasond_server.turns.built_in_providers import BUILT_IN_NAMES, INSTALLED_PROVIDERS, build_providers
 from reasond_server.turns.policy import Mode, OnUnknownOutcome, TurnPolicy
-from reasond_server.turns.providers import ProviderStates
+from reasond_server.turns.providers import BUILT_IN_NAMES, INSTALLED_PROVIDERS, ProviderStates, build_providers
 from reasond_server.types import ToolCall
 from reasond_server.types.turns import (
     ContextBlock,

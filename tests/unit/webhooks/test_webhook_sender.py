@@ -18,7 +18,6 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.eventlog.store import Notice
 from reasond_server.telemetry.observers import Observer
 from reasond_server.webhooks.outbox import Outbox
-from reasond_server.webhooks.webhook_messages import build_headers
 from reasond_server.webhooks.webhook_policy import (
     EndpointPolicy,
     WebhookEvent,
@@ -26,7 +25,7 @@ from reasond_server.webhooks.webhook_policy import (
     WebhookPolicy,
     decode_secret,
 )
-from reasond_server.webhooks.webhook_sender import WebhookSender
+from reasond_server.webhooks.webhook_sender import WebhookSender, build_headers
 from tests.receivers import OLD_SECRET, SECRET, receiving
 from tests.unit.eventlog.stored.conftest import Time
 

@@ -10,6 +10,8 @@ from reasond_server.errors.base import InternalError, ReasondError
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.eventlog.contract import (
     LARGEST_LOG_BYTES,
+    UNBOUNDED,
+    TenantQuota,
     Watchers,
     build_id_taken_error,
     build_log_full_error,
@@ -17,7 +19,6 @@ from reasond_server.eventlog.contract import (
     may_repeat,
     may_wake,
 )
-from reasond_server.eventlog.quotas import UNBOUNDED, TenantQuota
 from reasond_server.eventlog.store import Change, Claim, Renewal
 from reasond_server.eventlog.stored import sql_sessions
 from reasond_server.eventlog.stored import sql_store as sql

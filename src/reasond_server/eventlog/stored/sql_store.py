@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from reasond_server.eventlog.quotas import TenantQuota
+    from reasond_server.eventlog.contract import TenantQuota
     from reasond_server.storage.transactions import Job, Values
     from reasond_server.types import Execution, LoggedEvent
 

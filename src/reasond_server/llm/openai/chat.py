@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from reasond_server.dialects.finish_reasons import (
+from reasond_server.dialects.native_calls import NativeCalls, read_failed_call, write_call
+from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
+from reasond_server.dialects.stream_forms import (
     FinishKind,
     choose_worst,
     find_known_finish,
+    is_error_report,
     is_filtered,
     read_finish,
+    read_logprobs,
 )
-from reasond_server.dialects.native_calls import NativeCalls, read_failed_call, write_call
-from reasond_server.dialects.reasoning_marks import FIELDS, MarkReader, read_content, read_fields
-from reasond_server.dialects.stream_forms import is_error_report, read_logprobs
 from reasond_server.dialects.usage_forms import find_usages, merge_reports, read_report
 from reasond_server.llm.model import ChatRequest, Message, ModelFinish, ReasoningText, Role, Text
 from reasond_server.llm.openai.json_values import parse_json, parse_object, write_data_url, write_texts

@@ -18,8 +18,8 @@ import httpx2
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAioHttpClient, Omit, OpenAIError
 from openai._vendor.httpx_aiohttp.transport import AiohttpTransport
 
+from reasond_server.base.addresses import find_proxy
 from reasond_server.base.http_responses import BoundedResponse
-from reasond_server.base.proxies import find_proxy
 from reasond_server.errors.base import SettingsError, show
 from reasond_server.telemetry.propagation import build_outgoing_headers
 

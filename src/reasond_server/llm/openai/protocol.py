@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from reasond_server.dialects.tool_declarations import MOST_CHARACTERS, shorten_name
+from reasond_server.dialects.native_calls import MOST_CHARACTERS, shorten_name
 from reasond_server.errors.base import show
 from reasond_server.llm.model import ChatRequest, ModelFinish, ReasoningText, Text, ToolSpec
 from reasond_server.types import TokenChance, ToolCall, Usage

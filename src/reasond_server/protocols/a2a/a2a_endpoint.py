@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from reasond_server.http_api.body_reader import BodyReader
-    from reasond_server.http_api.exchange import Receive, Scope, Send
+    from reasond_server.http_api.exchange import PathRoutes, Receive, Scope, Send
     from reasond_server.http_api.http_calls import Gate, Methods
-    from reasond_server.http_api.path_routes import PathRoutes
     from reasond_server.protocols.a2a.task_service import Update
     from reasond_server.telemetry.observers import Observer
 

@@ -24,7 +24,7 @@ from reasond_server.protocols.message_parts import read_content
 from reasond_server.protocols.wire_params import ReasondParams
 from reasond_server.types import NO_BUDGET, Image
 from reasond_server.types.turns import CallKind, Reentered, TurnStart
-from reasond_server.webhooks.task_receivers import TaskReceiver
+from reasond_server.webhooks.outbox import TaskReceiver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

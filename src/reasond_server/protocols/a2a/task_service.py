@@ -19,7 +19,7 @@ from reasond_server.protocols.a2a.message_reader import (
     require_generation,
 )
 from reasond_server.protocols.a2a.task_writer import STATES, TaskWriter, write_log
-from reasond_server.protocols.recalled_conversations import recall
+from reasond_server.protocols.conversations import recall
 from reasond_server.repair.service.repair_work import REPAIR
 from reasond_server.types import Cursor, ExecutionState, Heartbeat, TextDelta
 from reasond_server.types.turns import HandedOff
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.types import Budget, Execution, Principal, StreamEvent
-    from reasond_server.webhooks.task_receivers import TaskReceivers
+    from reasond_server.webhooks.outbox import TaskReceivers
 
 _LARGEST_PAGE: Final = 100
 _MOST_COUNTED: Final = 1_000

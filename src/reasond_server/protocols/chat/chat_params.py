@@ -1,20 +1,23 @@
-"""The body of `POST /v1/chat/completions`: which parameters are taken or refused, and what becomes of it.
+"""The body of `POST /v1/chat/completions`: which parameters are taken or refused, and its messages.
 
 No parameter is dropped in silence: what cannot be done is refused with its name, and what has no effect, because the
-strategy lacks it or because nobody here knows it, is named in the warnings.
+strategy lacks it or because nobody here knows it, is named in the warnings. Messages are taken as texts: nothing in
+them chooses anything.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
-from reasond_server.errors.base import Violation
+from reasond_server.errors.base import Violation, show
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.http_api.params import Params, Whole
-from reasond_server.protocols.chat.messages import read_messages
+from reasond_server.protocols.conversations import ConversationBuilder, Dialogue, write_arguments
+from reasond_server.protocols.message_parts import MOST_PROBLEMS
 from reasond_server.protocols.openai_requests import (
     SAMPLING,
     RequestInputs,
@@ -25,12 +28,24 @@ from reasond_server.protocols.openai_requests import (
     require_question,
 )
 from reasond_server.protocols.wire_params import OpenAiParams
-from reasond_server.types import Task
+from reasond_server.types import Task, ToolCall
 
 if TYPE_CHECKING:
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
 
+_SYSTEM: Final = frozenset({"system", "developer"})
+_RESULTS: Final = frozenset({"tool", "function"})
+_ROLES: Final = frozenset({*_SYSTEM, *_RESULTS, "user", "assistant"})
+_NO_CONTENT: Final = "must be a text or a list of parts, got None"
+_MEMBERS: Final = frozenset({"role", "content"})
+# Members of single authors; an assistant's last four are those of earlier answers, which are not shown again.
+_OWN_MEMBERS: Final = {
+    "assistant": frozenset({"tool_calls", "function_call", "reasoning_content", "reasoning"})
+    | {"refusal", "annotations", "audio", "reasoning_details"},
+    "tool": frozenset({"tool_call_id", "name"}),
+    "function": frozenset({"name"}),
+}
 _MOST_MESSAGES: Final = 10_000
 _OLD_TOOLS: Final = "is not supported: it is the older name of tools; leave it out"
 _MOST_ANSWERS: Final = 8
@@ -53,6 +68,68 @@ _REFUSED: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
     "audio": ((), _TEXT_ONLY),
     "web_search_options": ((), "is not supported: nothing is searched in the web; leave it out"),
 }
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Dialogue, Sequence[str]]:
+    """Return the conversation, and warnings about what is not shown to the model.
+
+    Raises:
+        InvalidRequestError: a message has a role or content that is not supported.
+    """
+    builder = ConversationBuilder()
+    unknown: dict[str, None] = {}
+    for place, message in enumerate(messages):
+        field, role = f"messages.{place}", message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            description = f"must be 'system', 'developer', 'user', 'assistant' or 'tool', got {show(role)}"
+            builder.refuse(f"{field}.role", description)
+        else:
+            unknown |= dict.fromkeys(message.keys() - _MEMBERS - _OWN_MEMBERS.get(role, frozenset()))
+            _read_message(field, role, message, builder)
+    dialogue = builder.build()
+    names = sorted(str(name)[:64] for name in unknown)[:MOST_PROBLEMS]
+    return dialogue, [
+        *dialogue.warnings,
+        *(f"The member {name} of messages is not shown to the model." for name in names),
+    ]
+
+
+def _read_message(field: str, role: str, message: Mapping[str, Any], builder: ConversationBuilder) -> None:
+    """Read one message into `builder`."""
+    given, calls = message.get("content"), list[ToolCall]()
+    if given is None and role in {*_SYSTEM, "user"}:
+        builder.refuse(f"{field}.content", _NO_CONTENT)
+    if role in _RESULTS:
+        text = builder.read(f"{field}.content", given).text
+        builder.add_result(str(message.get("tool_call_id") or message.get("name") or "call"), text)
+        return
+    if role == "assistant":
+        calls = _read_calls(field, message, builder)
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        builder.add_reasoning(reasoning if isinstance(reasoning, str) else "")
+    builder.say(field, role, given, calls)
+
+
+def _read_calls(field: str, message: Mapping[str, Any], builder: ConversationBuilder) -> list[ToolCall]:
+    """Return the calls of an earlier answer; none of them if one is malformed."""
+    given = message.get("tool_calls") or []
+    if old := message.get("function_call"):
+        given = [{"id": old.get("name") if isinstance(old, dict) else "", "function": old}]
+    calls: list[ToolCall] = []
+    for call in given if isinstance(given, list) else [None]:
+        made = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        text = made.get("input") if isinstance(made, dict) else None
+        if not isinstance(call, dict) or not isinstance(made, dict):
+            builder.refuse(f"{field}.tool_calls", "must be a list of calls of functions")
+            return []
+        calls.append(
+            ToolCall(
+                call_id=str(call.get("id") or made.get("name") or "call"),
+                name=str(made.get("name") or "unnamed"),
+                arguments_json=str(made.get("arguments") or "{}") if text is None else write_arguments(text),
+            )
+        )
+    return calls
 
 
 class ModelParams(Params):

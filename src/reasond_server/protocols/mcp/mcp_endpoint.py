@@ -17,10 +17,16 @@ from reasond_server.errors.access import AccessError, IssuerUnavailableError
 from reasond_server.errors.limits import OverloadedError
 from reasond_server.errors.request import ParseError
 from reasond_server.http_api.body_reader import answer_call
-from reasond_server.http_api.exchange import Exchange, RefusalError, RequestHeaders, find_exchange, send_answer
+from reasond_server.http_api.exchange import (
+    Exchange,
+    PathRoutes,
+    RefusalError,
+    RequestHeaders,
+    find_exchange,
+    send_answer,
+)
 from reasond_server.http_api.http_calls import JSONRPC, Calls, Dialect
 from reasond_server.http_api.jsonrpc import parse_body, unread
-from reasond_server.http_api.path_routes import PathRoutes
 from reasond_server.telemetry.scope import Scope as Work
 from reasond_server.telemetry.scope import enter
 

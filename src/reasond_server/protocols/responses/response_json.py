@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from reasond_server.errors.base import show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.protocols.followed_runs import write_usage
-from reasond_server.protocols.openai_errors import map_code
+from reasond_server.protocols.wire_errors import map_code
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
 

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from reasond_server.errors.base import show
 from reasond_server.http_api.params import Params, Whole
-from reasond_server.protocols.custom_tools import write_arguments
+from reasond_server.protocols.conversations import unseal, write_arguments
 from reasond_server.protocols.message_parts import MOST_PROBLEMS, read_content
 from reasond_server.protocols.openai_requests import (
     SAMPLING,
@@ -20,7 +20,6 @@ from reasond_server.protocols.openai_requests import (
     require_question,
 )
 from reasond_server.protocols.responses.response_json import ECHO, LOGPROBS, SEALED
-from reasond_server.protocols.sealed_reasoning import unseal
 from reasond_server.protocols.wire_params import OpenAiParams
 from reasond_server.types import ToolCall
 

@@ -18,10 +18,9 @@ from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
 from reasond_server.executions.desk import ExecutionLog
 from reasond_server.http_api.exchange import frame_event
-from reasond_server.protocols.conversations import ConversationBuilder
+from reasond_server.protocols.conversations import ConversationBuilder, recall
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.protocols.openai_requests import plan, write_input
-from reasond_server.protocols.recalled_conversations import recall
 from reasond_server.protocols.responses.echoes import recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
 from reasond_server.protocols.responses.response_json import ResponseRef, parse_response_id
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
 
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.llm.model import ChatModel
-    from reasond_server.protocols.asked_runs import AskedRuns
-    from reasond_server.protocols.attachments import Attachments
-    from reasond_server.protocols.document_parts import DocumentTexts
+    from reasond_server.protocols.asked_runs import AskedRuns, Attachments
+    from reasond_server.protocols.message_parts import DocumentTexts
     from reasond_server.protocols.model_catalogue import ModelCatalogue
     from reasond_server.protocols.openai_requests import Asked
     from reasond_server.protocols.responses.response_params import ResponseIdParams

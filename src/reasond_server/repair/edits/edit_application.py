@@ -1,7 +1,7 @@
 """Applies the edits of a reply to the files of a snapshot.
 
 An anchor must occur exactly once, as whole lines; white space at the end of lines is not compared, and what else may
-differ says `anchors`. Line endings, a byte order mark and a missing newline at the end of a file stay as they are.
+differ says `targets`. Line endings, a byte order mark and a missing newline at the end of a file stay as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from reasond_server.context.tags import restore
 from reasond_server.errors.base import show
-from reasond_server.repair.edits.anchors import MOST_COUNTED, AnchorPlace, find_places
 from reasond_server.repair.edits.edit_parser import (
     CandidateSolution,
     list_candidates,
@@ -22,7 +21,7 @@ from reasond_server.repair.edits.edit_parser import (
 )
 from reasond_server.repair.edits.parts import Edit, EditError, EditForm, EditReply, find_left_out, merge_fence
 from reasond_server.repair.edits.python_sources import PythonSourceError, is_python, parse_python
-from reasond_server.repair.edits.targets import resolve_targets, write_anchor
+from reasond_server.repair.edits.targets import MOST_COUNTED, AnchorPlace, find_places, resolve_targets, write_anchor
 from reasond_server.snapshots.manifests import find_collisions, find_problems
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from reasond_server.repair.service.assignments import (
 from reasond_server.repair.service.engine import BatchedRepair, RepairEngine, RepairOrder
 from reasond_server.repair.service.workbench import Workbench, Workshop
 from reasond_server.runs.accounts import read_calibration
-from reasond_server.runs.call_records import MOST_CHARACTERS_OF_RUN
 from reasond_server.runs.phase import LEAVES, Phase
+from reasond_server.runs.recorded_calls import MOST_CHARACTERS_OF_RUN
 from reasond_server.runs.run_journal import JournaledModel, RepeatedSteps
 from reasond_server.runs.work import RunEnding, WorkRequest
 from reasond_server.telemetry.observers import UNOBSERVED, Observer

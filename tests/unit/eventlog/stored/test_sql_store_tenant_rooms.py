@@ -7,7 +7,7 @@ import pytest
 
 from reasond_server.assembly.stores import StoreOptions, Stores, open_stores
 from reasond_server.errors.executions import CursorExpiredError
-from reasond_server.eventlog.quotas import TenantQuotaError, TenantShare
+from reasond_server.eventlog.contract import TenantQuotaError, TenantShare
 from tests.stores.logs import HandWrittenLog, step
 from tests.unit.eventlog.stored.conftest import Time
 

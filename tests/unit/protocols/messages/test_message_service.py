@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reasond_server.protocols.sealed_reasoning import seal
+from reasond_server.protocols.conversations import seal
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import ToolCall
 from tests.unit.protocols.chat.chatting import serve_chats

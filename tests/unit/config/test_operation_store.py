@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from reasond_server.config.store import StoreSettings
+from reasond_server.config.operation import StoreSettings
 
 
 @pytest.mark.parametrize("url", ["", "memory:", "sqlite:///a.db", "sqlite:////var/a.db", "postgresql://u:p@h/d"])

@@ -1,6 +1,7 @@
-"""Errors as OpenAI's clients read them: the status, the headers, and the error object with its `code` and `param`.
+"""Errors as OpenAI's and Anthropic's clients read them: the status, the headers, and the error object of each.
 
-The wires differ in the names of fields, and in what a client of theirs does with a code: see `ErrorWords`.
+The wires of OpenAI differ in the names of fields, and in what a client of theirs does with a code: see `ErrorWords`. An
+error of Anthropic's is `{"type": "error", "error": {type, message}, "request_id"}`.
 """
 
 from __future__ import annotations
@@ -176,3 +177,51 @@ def describe_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequen
 def _build_content(message: str, *, status: int, code: str, param: str | None) -> dict[str, Any]:
     kind = _TYPES.get(status, "server_error" if status >= _FAULT else "invalid_request_error")
     return {"message": message, "type": kind, "param": param, "code": code}
+
+
+_OVERLOADED: Final = 529
+_MESSAGE_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    _OVERLOADED: "overloaded_error",
+}
+
+
+def describe_message_error(
+    error: ReasondError, call_id: str, _partial: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `error` as {status, headers, body, frame}; `reasond` has our reason and the wrong fields."""
+    reason = error.declaration
+    is_internal = reason.name == "INTERNAL"
+    status = find_status(reason)
+    status = _OVERLOADED if status == 503 else status  # noqa: PLR2004 - clients know what is for a while by this one
+    own: dict[str, Any] = {"reason": reason.name}
+    if error.execution_id:
+        own["execution_id"] = error.execution_id
+    if error.violations and not is_internal:
+        own["violations"] = [{"field": one.field, "message": one.description} for one in error.violations]
+    message = INTERNAL_MESSAGE if is_internal else error.full_message
+    body = _write_message(status, message, call_id, reasond=own)
+    return {
+        "status": status,
+        "headers": [*write_headers(error, status), (b"request-id", call_id.encode("ascii", "replace"))],
+        "body": body,
+        "frame": frame_event(body, name="error"),
+    }
+
+
+def describe_message_refusal(refusal: RefusalError, call_id: str) -> tuple[bytes, Sequence[tuple[bytes, bytes]]]:
+    """Return the body and the headers for a request that was rejected before any method was called."""
+    return _write_message(refusal.status, refusal.message, call_id), refusal.raw_headers
+
+
+def _write_message(status: int, message: str, call_id: str, **more: object) -> bytes:
+    error = {"type": _MESSAGE_TYPES.get(status, "api_error"), "message": message}
+    return to_json({"type": "error", "error": error, "request_id": call_id, **more})

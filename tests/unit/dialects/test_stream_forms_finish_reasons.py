@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.dialects.finish_reasons import FinishKind, choose_worst, find_known_finish, read_finish
+from reasond_server.dialects.stream_forms import FinishKind, choose_worst, find_known_finish, read_finish
 
 
 @pytest.mark.parametrize(

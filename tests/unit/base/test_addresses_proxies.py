@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.base.proxies import find_proxy
+from reasond_server.base.addresses import find_proxy
 from reasond_server.errors.base import SettingsError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasond_server.dialects.tool_declarations import drop_nulls
+from reasond_server.dialects.native_calls import drop_nulls
 
 
 def test_keywords_that_are_null_are_left_out_and_values_that_may_be_null_stay() -> None:

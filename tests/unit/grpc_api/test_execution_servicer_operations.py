@@ -11,8 +11,8 @@ from google.longrunning import operations_pb2 as pb  # type: ignore[import-untyp
 
 from reasond_server.errors.base import InternalError
 from reasond_server.executions.desk import ExecutionDesk, ExecutionLog
+from reasond_server.grpc_api.execution_servicer import OperationsServicer
 from reasond_server.grpc_api.guard import RpcCall, begin
-from reasond_server.grpc_api.operations_servicer import OperationsServicer
 from reasond_server.types.turns import TurnStart
 from tests.turning import CALLER, ask_tools, client_tool, serve_in_memory
 from tests.unit.grpc_api.parts import EXECUTION, details_of

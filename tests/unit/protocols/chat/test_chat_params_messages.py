@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.chat.messages import read_messages
+from reasond_server.protocols.chat.chat_params import read_messages
 from reasond_server.protocols.conversations import find_question
 from reasond_server.types import HistoryMessage, Speaker, ToolCall, ToolResult
 

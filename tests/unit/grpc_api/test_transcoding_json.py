@@ -10,8 +10,7 @@ from google.protobuf import json_format
 
 from reasond.v1 import agent_service_pb2, execution_pb2, reasoning_service_pb2
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.grpc_api.json_reader import read_message
-from reasond_server.grpc_api.transcoding import find_method
+from reasond_server.grpc_api.transcoding import find_method, read_message
 from tests.rest_calls import RPCS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from reasond.v1 import agent_service_pb2, execution_service_pb2, reasoning_service_pb2
 from reasond_server.errors.base import InternalError
-from reasond_server.grpc_api.authentication import EXEMPT_SERVICES, Authentication
+from reasond_server.grpc_api.grpc_server import EXEMPT_SERVICES, Authentication
 from reasond_server.grpc_api.guard import RpcCall, begin, get_current_call, get_current_principal
 from tests.unit.grpc_api.parts import AUTHORIZED, PRINCIPAL, SOON, ScriptedReasoning, authenticate, get_error, serving
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.repair.edits.anchors import Anchor, find_places
+from reasond_server.repair.edits.targets import Anchor, find_places
 
 FILE = ["class A:", "    def f(self):", "        if x:", "            return 1", "        return 2", "", "    pass"]
 

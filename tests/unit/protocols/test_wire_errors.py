@@ -10,7 +10,7 @@ from reasond_server.errors.limits import DrainingError, StoreFullError, TokenBud
 from reasond_server.errors.model import ModelFailedError, ModelUnavailableError
 from reasond_server.errors.reasons import list_error_classes
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.openai_errors import describe_error
+from reasond_server.protocols.wire_errors import describe_error
 
 
 def describe(error: ReasondError) -> tuple[int, dict[str, Any], dict[str, str]]:

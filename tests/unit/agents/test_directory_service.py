@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reasond_server.agents.agent_service import AgentService
 from reasond_server.agents.cards import build_server_card, compute_etag
-from reasond_server.agents.directory import AgentDirectory
+from reasond_server.agents.directory import AgentDirectory, AgentService
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
 from reasond_server.storage.sqlite_file import open_memory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reasond_server.errors.request import InvalidRequestError
-from reasond_server.protocols.document_parts import DocumentTexts
+from reasond_server.protocols.message_parts import DocumentTexts
 from reasond_server.protocols.responses.response_params import ResponseParams
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Principal

@@ -7,7 +7,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from reasond_server.protocols.attachments import Attachments
+from reasond_server.protocols.asked_runs import Attachments
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.types import Principal
 from tests.unit.protocols.chat.chatting import serve_chats

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reasond_server.protocols.custom_tools import describe_text, find_custom_names, read_text, write_arguments
+from reasond_server.protocols.conversations import describe_text, find_custom_names, read_text, write_arguments
 
 
 @pytest.mark.parametrize("text", ["", "a", 'say "no"', "*** Begin Patch\n☂", '{"input": "b"}'])
