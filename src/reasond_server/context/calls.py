@@ -350,7 +350,8 @@ def read_calls(reply: ModelReply, tools: Mapping[str, Json]) -> ModelReply:
         return replace(reply, parsed=parsed, calls=tuple(inner.calls), finish=ModelFinish.TOOL_CALLS)
     source = parsed.content if parsed.kind is TagKind.ANSWER and not parsed.text.strip() else parsed.text
     is_thought = not (source.strip() or reply.calls) and reply.finish is not ModelFinish.LENGTH
-    found = read_text_calls(parsed.thinking if is_thought else source, tools)
+    # What stands before an answer, and not at its end, tells what was done.
+    found = read_text_calls(parsed.thinking if is_thought else source, tools, may_go_on=parsed.kind is None)
     if found is None or parsed.kind is TagKind.ACTION:
         is_missing = reply.finish is ModelFinish.TOOL_CALLS and not reply.calls
         return replace(reply, is_call_unread=True) if is_missing else reply

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.reasoning_parts import (
     ContextInputs,
@@ -35,14 +35,17 @@ from reasond_server.context.step_records import (
     ShownStep,
     ShownSteps,
     WireIds,
+    add_text,
     count_calls,
 )
 from reasond_server.errors.model import ContextExhaustedError
-from reasond_server.llm.model import Message, Role, TokenCounter
 from reasond_server.tools.previews import render_preview
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 from reasond_server.types import ToolResult
 from reasond_server.types.turns import ContextGoal, ContextItem, Rendering
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import Message, TokenCounter
 
 _LEAST_PREVIEW: Final = 128
 _PREVIEWS_BESIDE_RECENT: Final = 2
@@ -208,7 +211,8 @@ class _Draft:
         messages = [message for part in (*opening, *history, *question) for message in part.messages]
         if gone := self._steps.describe_gone():
             messages[-1] = replace(messages[-1], content=f"{messages[-1].content}\n{gone}")
-        return _add_tail([*messages, *self._steps.build_messages()], inputs.tail)
+        tail = "\n".join([message.content for part in inputs.tail for message in part.messages])
+        return tuple(add_text([*self._steps.build_messages(messages)], tail))
 
     def _keep_part(self, part: PromptPart) -> tuple[PromptPart, int]:
         """Return a part that stays the same between the calls of the turn, and its tokens."""
@@ -402,18 +406,6 @@ def _add_step(steps: ShownSteps, record: ReasoningStepRecord, wire_ids: WireIds,
 def _is_left_out(renderings: Mapping[str, StoredRendering], source: str) -> bool:
     stored = renderings.get(source)
     return stored is not None and stored.rendering is Rendering.HANDLE
-
-
-def _add_tail(messages: list[Message], tail: Sequence[PromptPart]) -> Sequence[Message]:
-    """Return `messages` with the texts of `tail` at the end of the last one, unless that is the model's."""
-    text = "\n".join(message.content for part in tail for message in part.messages)
-    if not text:
-        return tuple(messages)
-    last = messages[-1] if messages else None
-    # Some providers refuse a user message after a tool message, and some templates two messages of the user.
-    if last is not None and last.role in {Role.USER, Role.TOOL}:
-        return (*messages[:-1], replace(last, content=f"{last.content}\n{text}"))
-    return (*messages, Message(role=Role.USER, content=text))
 
 
 def _count_part(part: PromptPart, counter: TokenCounter) -> int:

@@ -257,11 +257,18 @@ class ShownSteps:
         """Return `result`, or `shown` instead, as the model reads it."""
         return fence_observation(result, nonce=self.nonce, shown=shown)
 
-    def build_messages(self) -> Sequence[Message]:
-        """Return the messages of all steps that stand."""
-        messages: list[Message] = []
+    def build_messages(self, before: Sequence[Message] = ()) -> Sequence[Message]:
+        """Return the messages of all steps that stand, behind those that stand `before` them.
+
+        A step without text and calls is then no message, because models repeat what stands for nothing: our message
+        after it ends the message before.
+        """
+        messages = list(before)
         for place, step in enumerate(self.steps):
             if step.is_gone:
+                continue
+            if before and not (step.text or step.seen):
+                messages = add_text(messages, step.said)
                 continue
             if step.made is None:
                 step.made = self._make_messages(place, step)
@@ -349,6 +356,17 @@ class ShownSteps:
 
     def _is_shorter(self, replacement: str, shown: str) -> bool:
         return self.count(replacement) < self.count(shown)
+
+
+def add_text(messages: list[Message], text: str) -> list[Message]:
+    """Return `messages` with `text` at the end of the last one, unless that is the model's."""
+    if not text:
+        return messages
+    last = messages[-1] if messages else None
+    # Some providers refuse a user message after a tool message, and some templates two messages of the user.
+    if last is not None and last.role in {Role.USER, Role.TOOL}:
+        return [*messages[:-1], replace(last, content=f"{last.content}\n{text}")]
+    return [*messages, Message(role=Role.USER, content=text)]
 
 
 def count_calls(messages: Sequence[Message], counter: TokenCounter) -> int:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic_core import from_json
 
 from reasond_server.context.tags import neutralize
-from reasond_server.types import ToolCall
+from reasond_server.dialects.written_calls import read_text_calls
+from reasond_server.types import Json, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,11 +32,13 @@ ACTION_RULE: Final = (
     "after it. "
 )
 INVENTED_OBSERVATION: Final = (
-    "You wrote an observation yourself, and what followed was not read: only tools give observations. Call the tool."
+    "You wrote the result of a tool yourself, and what followed was not read: only tools give results. Call the tool."
 )
 _LIMITS: Final = ("enum", "default", "minimum", "maximum", "pattern", "format")
 _OF_TYPE: Final = MappingProxyType({"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}})
 _TOLD: Final = frozenset({"type", "examples", "minLength", "maxLength", "title", "description", *_LIMITS})
+_NAMES: Final = frozenset({"tool", "name"})
+_NO_JSON: Final = object()
 _MAX_DESCRIPTION = 1_000
 _MAX_TOOL_NAME = 128
 _INVENTED: Final = re.compile(
@@ -81,8 +84,10 @@ def bound_specs(specs: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
     return tuple(_bound_spec(spec) for spec in sorted(specs, key=lambda spec: spec.name))
 
 
-def read_action(content: str, *, call_id: str) -> ToolCall:
-    """Return the call in the content of an action; a code fence around it is ignored.
+def read_action(content: str, *, call_id: str, tools: Mapping[str, Json] = MappingProxyType({})) -> ToolCall:
+    """Return the first call in the content of an action; a code fence around it is ignored.
+
+    A call of one of `tools`, the schemas of their arguments by name, is also read in the forms of models' own.
 
     Raises:
         UnreadableActionError: the content is not a JSON object with the name of a tool and an object of arguments.
@@ -91,7 +96,13 @@ def read_action(content: str, *, call_id: str) -> ToolCall:
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError:
-        raise UnreadableActionError("The action is no valid JSON") from None
+        value = _NO_JSON
+    is_named = isinstance(value, dict) and bool(value.keys() & _NAMES)
+    is_ours = is_named and (isinstance(value.get("arguments"), dict) or not value.keys() - _NAMES)
+    if not is_ours and (found := read_text_calls(f"<action>{text}</action>", tools)) and found.calls:
+        return clean_call(found.calls[0], call_id=call_id)
+    if value is _NO_JSON:
+        raise UnreadableActionError("The action is no valid JSON")
     if not isinstance(value, dict):
         raise UnreadableActionError("The action must be a JSON object")
     name, arguments = value.get("tool", value.get("name")), value.get("arguments", {})

@@ -28,7 +28,7 @@ _MARK: Final = re.compile(
     r"|<tool_code>|<\|open\|>tools<\|sep\|>|\[Calling tool:|\[tool_call:"
     r"|<execute_tool>|<tool[_-](?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
     r"|\u273fFUNCTION\u273f"
-    r"|<action>(?=\s*(?:```\w*\s*)?\{)|<tools>(?=\s*[{\[])",
+    r"|<action>(?=\s*(?:```\w*\s*)?(?:[{\[]|[a-z_]\w{0,63}\())|<tools>(?=\s*[{\[])",
     re.IGNORECASE | re.MULTILINE,
 )
 # A text that may become a call: nothing from there on is shown until the reply is whole.
@@ -36,7 +36,7 @@ _MAY_BEGIN: Final = re.compile(
     r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
     r"|^<[a-z_][\w.-]{0,64}>\s*(?:$|\{)|^<[a-z_][\w.-]{0,64}\s\w{1,64}=|<use_tool\b|^@?[a-z_][\w.]{0,64}(?:\[A|\s?\{)"
     r"|\[Calling\b|^\[?[a-z_][\w.]{0,64}\("
-    r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{\"|^Action:"
+    r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{{1,2}\s*\"|^Action:"
     r"|<[a-z_:]{0,16}\Z|\[[A-Z_]{0,11}\Z|\bto(?:=\w{0,9})?\Z|^(?:`{1,3}|~{1,3})[a-z]{0,4}\Z|^A[a-z]{0,5}\Z|^\{\Z",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -89,13 +89,17 @@ _TAGGED_ALONE: Final = re.compile(r"(?:\s*<([A-Za-z_]\w{0,63})>(?:(?!</\1>).)*</
 _FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
 # What may stand between the name of a tool and its arguments, and behind them.
 _TAG_OF_ARGUMENTS: Final = re.compile(r"\b(?:ARGS|arguments|parameters|input|use_tool|with)\b:?", re.IGNORECASE)
-_AFTER_OBJECT: Final = re.compile(r"\s*(?:```|~~~)?\s*(?:</[\w.-]{1,64}>\s*)*[;.)\]]?\s*")
+_AFTER_OBJECT: Final = re.compile(r"\}{0,2}\s*(?:```|~~~)?\s*(?:</[\w.-]{1,64}>\s*)*[;.)\]]?\s*")
+_OPEN_FENCE: Final = re.compile(r"(?:```|~~~)\w{0,12}\s*\Z")
 _FENCE_LINE: Final = re.compile(r"^ {0,3}(?:```|~~~)", re.MULTILINE)
 _NAMES: Final = ("name", "tool", "tool_name", "function", "function_name", "action", "recipient_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "action_input", "params", "kwargs")
+# The template of Qwen2.5-Coder shows a call between two braces each: with llama.cpp the model writes it so.
+_DOUBLED: Final = re.compile(r"\{\{(?=\s*[\"'](?:name|tool|function)[\"']\s*:)")
 _OPENING: Final = re.compile(r"[{\[]")
 _MAX_CALLS: Final = 64
 _MOST_OBJECTS: Final = 8
+_MOST_BRACES: Final = 16
 _MOST_UNCLOSED: Final = 20_000
 
 
@@ -114,12 +118,15 @@ def may_begin_call(text: str) -> int | None:
     return found.start() if found else None
 
 
-def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
+def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = True) -> TextCalls | None:
     """Return the calls in a reply; None if it is no call. `tools` are the schemas of the offered tools by name.
 
     A form with a mark is a call, whatever it names. One without a mark (an object, a list, a Python call, all of the
-    reply or in a fence at its end) is one if it names an offered tool. Marks within fences and quotes are text.
+    reply or in a fence at its end) is one if it names an offered tool. So is an object that begins a line or ends the
+    reply and has the arguments that the tool takes; if the reply `may_go_on` behind it, the model did not know the
+    result. Marks within fences and quotes are text.
     """
+    text = _DOUBLED.sub("{", text)
     if (fenced := _FENCE_AT_END.fullmatch(text)) and _MARK.match(fenced[2].lstrip()):
         # All of the reply is one call in a fence.
         text = fenced[2].strip()
@@ -138,7 +145,45 @@ def read_text_calls(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
             return TextCalls(text=before.rstrip(), calls=calls)
         if language in {"tool_call", "tool_code", "tool_calls"}:
             return TextCalls(text=before.rstrip(), is_unread=True)
-    return _read_named_object(text, tools)
+    found = _read_object_between(text, tools, may_go_on=may_go_on) or _read_last_line(text, tools)
+    return found or _read_named_object(text, tools)
+
+
+def _read_object_between(text: str, tools: Mapping[str, Json], *, may_go_on: bool) -> TextCalls | None:
+    """Return the first call that stands as an object in a text, with arguments that fit."""
+    place = 0
+    for _ in range(_MOST_BRACES):
+        start = text.find("{", place)
+        if start < 0:
+            return None
+        before, scanned = text[:start], scan_value(text, start)
+        place = start + 1 if scanned is None else scanned[1]
+        if scanned is None or before[-1:] in {"`", '"', "'"} or before.count("{") > before.count("}"):
+            continue
+        is_line = not before.rpartition("\n")[2].strip()
+        if not ((is_line and may_go_on) or _AFTER_OBJECT.fullmatch(text, place)):
+            continue
+        calls = _take(iter(list(_read_calls(scanned[0])) or list(_read_keyed(scanned[0], tools))), tools)
+        if calls and all(
+            call.name in tools and _fits(json.loads(call.arguments_json), tools[call.name]) for call in calls
+        ):
+            return TextCalls(text=_OPEN_FENCE.sub("", before).rstrip(), calls=calls)
+    return None
+
+
+def _read_last_line(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
+    """Return the calls that are the last line of a text."""
+    before, _, last = text.rstrip().rpartition("\n")
+    last = _REACT_CALL.sub("", last.strip())
+    if (
+        not before
+        or before.count("{") > before.count("}")
+        or not (last.startswith("{") or _PYTHON_LINE.fullmatch(last))
+    ):
+        return None
+    calls = _take(_read_unmarked(last, tools, is_code=False), tools)
+    is_offered = bool(calls) and all(call.name in tools for call in calls)
+    return TextCalls(text=before.rstrip(), calls=calls) if is_offered else None
 
 
 def _read_named_object(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
@@ -156,15 +201,18 @@ def _read_named_object(text: str, tools: Mapping[str, Json]) -> TextCalls | None
         schema = tools.get(word[1]) if word else None
         if word is None or schema is None or not _AFTER_OBJECT.fullmatch(text, end):
             return None
-        required = schema.get("required")
-        if (
-            fields.keys() - _list_properties(schema).keys()
-            or set(required if isinstance(required, list) else ()) - fields.keys()
-        ):
+        if not _list_properties(schema) or not _fits(fields, schema):
             return None
         lines = before[: before.rfind(word[1])].rpartition("\n")[0]
         return TextCalls(text=lines.rstrip(), calls=_take(iter([(word[1], fields)]), tools))
     return None
+
+
+def _fits(given: Mapping[str, Any], schema: Json) -> bool:
+    """Return whether arguments have what a tool requires, and nothing unknown if it names any."""
+    properties, required = _list_properties(schema), schema.get("required")
+    is_known = not properties or not given.keys() - properties.keys()
+    return is_known and not set(required if isinstance(required, list) else ()) - given.keys()
 
 
 def _keep_name(found: re.Match[str]) -> str:
@@ -188,11 +236,6 @@ def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:
         yield text[: fenced.start()], fenced[2].strip(), fenced[1].lower()
     if react := _REACT.search(text):
         yield text[: react.start()], json.dumps({"name": react[1], "arguments": _read_input(react[2])}), ""
-    before, _, last = text.rstrip().rpartition("\n")
-    last = _REACT_CALL.sub("", last.strip())
-    is_inner = before.count("{") > before.count("}")
-    if before and not is_inner and (last.startswith("{") or _PYTHON_LINE.fullmatch(last)):
-        yield before, last, ""
 
 
 def _read_input(text: str) -> Any:  # noqa: ANN401 - any JSON
@@ -347,9 +390,20 @@ def _read_unmarked(body: str, tools: Mapping[str, Json], *, is_code: bool) -> It
 
 
 def _read_keyed(value: Any, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any JSON
-    """Yield the call in an object whose one member is called as a tool: `{"calculator": {"expression": "8*9"}}`."""
-    if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), dict):
+    """Yield the call in an object without a member for the arguments.
+
+    Its one member is called as a tool, `{"calculator": {"expression": "8*9"}}`, or the arguments, which must fit, stand
+    beside the name: `{"tool": "calculator", "expression": "8*9"}`.
+    """
+    if not isinstance(value, dict):
+        return
+    if len(value) == 1 and isinstance(next(iter(value.values())), dict):
         yield from ((name, given) for name, given in value.items() if name in tools)
+    key = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
+    if key is not None and (schema := tools.get(value[key])) is not None:
+        given = {name: each for name, each in value.items() if name != key}
+        if given and _list_properties(schema) and _fits(given, schema):
+            yield value[key], given
 
 
 def _read_python(text: str, tools: Mapping[str, Json]) -> Iterator[tuple[str, Any]]:

@@ -155,7 +155,7 @@ class ModelCaller:
                     raise
                 json_schema = None
                 continue
-            text, calls, said = _read_reply(reply, is_native=is_native or not tools)
+            text, calls, said = _read_reply(reply, () if is_native else tools)
             if is_last or not said:
                 return _take(reply, text, () if is_last else calls)
             asked = _add(messages, said)
@@ -199,20 +199,23 @@ def _take(reply: ModelReply, text: str, calls: Sequence[ToolCall]) -> TurnReply:
     return TurnReply(text=text, thinking=reply.parsed.thinking, finish=reply.finish.value, calls=tuple(calls))
 
 
-def _read_reply(reply: ModelReply, *, is_native: bool) -> tuple[str, Sequence[ToolCall], str]:
-    """Return the text, the calls, and what to say if a call cannot be read or nothing was written."""
+def _read_reply(reply: ModelReply, described: Sequence[ToolSpec]) -> tuple[str, Sequence[ToolCall], str]:
+    """Return the text, the calls, and what to say if a call cannot be read or nothing was written.
+
+    `described` are the tools that the model calls in its text.
+    """
     parsed = reply.parsed
     if reply.calls:
         return parsed.text, reply.calls, ""
     if reply.is_call_unread:
         return parsed.text, (), _UNREAD_CALL
-    if not is_native:
-        return _read_text(reply)
+    if described:
+        return _read_text(reply, described)
     is_empty = reply.finish is ModelFinish.STOP and not parsed.text.strip()
     return parsed.text, (), _NOTHING if is_empty else ""
 
 
-def _read_text(reply: ModelReply) -> tuple[str, Sequence[ToolCall], str]:
+def _read_text(reply: ModelReply, described: Sequence[ToolSpec]) -> tuple[str, Sequence[ToolCall], str]:
     """Return the text, the call that it ends with if there is one, and what to say if it breaks the form."""
     parsed = reply.parsed
     invented = cut_invention(parsed.text)
@@ -223,7 +226,8 @@ def _read_text(reply: ModelReply) -> tuple[str, Sequence[ToolCall], str]:
     if not parsed.is_closed:
         return parsed.text, (), _CUT_ACTION
     try:
-        return parsed.text.rstrip(), (read_action(parsed.content, call_id=""),), ""
+        tools = {spec.name: spec.parameters for spec in described}
+        return parsed.text.rstrip(), (read_action(parsed.content, call_id="", tools=tools),), ""
     except UnreadableActionError as error:
         return parsed.text, (), f"Your last reply was not read: {error}. {ACTION_RULE.strip()}"
 

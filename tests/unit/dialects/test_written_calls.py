@@ -40,7 +40,15 @@ NO_CALLS = [
     "[1, 2]",
     '{"expression": "8*9"}',
     "It is 42.",
+    'So I wrote `{"name": "calculator", "arguments": {"expression": "8*9"}}` above.',
+    'A call is {"name": "calculator", "arguments": {"expression": "8*9"}} in this form.',
+    'I set\n{"name": "calculator", "arguments": {"precision": 2}}\nand it is kept.',
+    'It has\n{"calculator": "8*9"}\nin it.',
+    'Then {\n{"name": "calculator", "arguments": {"expression": "8*9"}}\nstands within.',
 ]
+CALL = '{"name": "calculator", "arguments": {"expression": "8*9"}}'
+SPREAD = '{\n  "name": "calculator",\n  "arguments": {\n    "expression": "8*9"\n  }\n}'
+OTHER = CALL.replace("8*9", "72+1")
 
 
 @pytest.mark.parametrize("text", CALLS)
@@ -56,6 +64,42 @@ def test_a_call_is_read_in_the_form_of_its_template(text: str) -> None:
 @pytest.mark.parametrize("text", NO_CALLS)
 def test_a_text_that_is_no_call_stays_a_text(text: str) -> None:
     assert read_text_calls(text, TOOLS) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"I compute.\n\n```json\n{CALL}\n```\n\nThis gives the product.",
+        f"I compute.\n```json\n{SPREAD}\n```\nThen I add:\n```json\n{OTHER}\n```",
+        f"I compute.\n{CALL}\nThen:\n{OTHER}",
+        f"I compute.\n{SPREAD}\nThe result is 72.",
+        f"I compute.\n\n{SPREAD}",
+        f"I compute. {CALL}",
+        'I compute.\n{"tool": "calculator", "expression": "8*9"}\nThat is it.',
+        'I compute.\n{"calculator": {"expression": "8*9"}}\nThat is it.',
+        f"I compute.\n{{{CALL}}}",
+        f"I compute.\n```json\n{{{CALL}}}\n```",
+        f"I compute.\n{{{CALL}\nThat is it.",
+        f"I compute.\n<tool_call>\n{{{CALL}}}\n</tool_call>",
+        f"I compute.\n<tools>\n{{{CALL}}}}}\n</tools>",
+        'I compute.\n<action>calculator(expression="8*9")</action>',
+        'I compute.\n<action>[{"name": "calculator", "arguments": {"expression": "8*9"}}]</action>',
+    ],
+)
+def test_the_first_call_in_a_text_that_goes_on_is_read_and_what_follows_is_not(text: str) -> None:
+    found = read_text_calls(text, TOOLS)
+    assert found is not None
+    assert found.text.startswith("I compute.")
+    assert "calculator" not in found.text
+    assert [(call.name, json.loads(call.arguments_json)) for call in found.calls] == [
+        ("calculator", {"expression": "8*9"})
+    ]
+
+
+def test_a_call_that_is_told_before_an_answer_is_none() -> None:
+    told = f"I called\n{CALL}\nand it was 72."
+    assert read_text_calls(told, TOOLS, may_go_on=False) is None
+    assert read_text_calls(f"I call.\n{CALL}", TOOLS, may_go_on=False) is not None
 
 
 def test_arguments_get_the_types_that_their_schema_wants() -> None:

@@ -198,7 +198,7 @@ async def test_a_reply_that_breaks_the_form_of_calls_is_asked_for_again() -> Non
     assert view.result.answer == "Done."
     assert view.result.usage.model_calls == 4
     assert "The action is no valid JSON" in server.model.requests[1].messages[-1].content
-    assert "You wrote an observation yourself" in server.model.requests[2].messages[-1].content
+    assert "You wrote the result of a tool yourself" in server.model.requests[2].messages[-1].content
     assert "was not read" not in str(server.model.requests[3].messages)
     steps = [event for event in await server.log(view.turn.turn_id) if isinstance(event, ModelCallStep)]
     assert [step.usage.model_calls for step in steps] == [3, 1]

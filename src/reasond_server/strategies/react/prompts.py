@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 _TASK: Final = "Think step by step first. "
 _EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
 _ANSWER: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
-_TOOLS: Final = (
-    "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
-    "never write one yourself. "
-)
+_TOOLS: Final = "Call a tool for every calculation and for whatever you do not know for certain. "
+# Not for native tools: models that are told of observations there write them.
+_IN_TEXT: Final = f"Results come as <observation>; never write one yourself. {ACTION_RULE}"
 _CONTINUE: Final = "If you need more room to think, end with what you have so far between <continue> and </continue>. "
 
 ANSWER_NOW: Final = f"No tools can be called any more. End with the answer from what you know now, {_EXAMPLE}"
@@ -47,7 +46,7 @@ def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
     """Return what stands behind the question; `specs` are the tools."""
     if not specs:
         return _TASK + _CONTINUE + _ANSWER
-    return _TASK + _TOOLS + ("" if is_native else ACTION_RULE) + _ANSWER
+    return _TASK + _TOOLS + ("" if is_native else _IN_TEXT) + _ANSWER
 
 
 def list_tools(specs: Sequence[ToolSpec]) -> str:
@@ -62,7 +61,7 @@ def list_tools(specs: Sequence[ToolSpec]) -> str:
 def tell_unread(problem: str, content: str) -> str:
     """Return the correction of an action that cannot be read, with how it begins."""
     begins = " ".join(neutralize(content).split())[:_SHOWN_CHARACTERS]
-    return f"{problem}. It began with: {begins}\n{ACTION_RULE.strip()}"
+    return f"Your last reply was not read. {problem}. It began with: {begins}\n{ACTION_RULE.strip()}"
 
 
 def compute_action_key(call: ToolCall) -> str:

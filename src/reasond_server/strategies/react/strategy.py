@@ -321,7 +321,8 @@ class ReactRun:
 
     async def _act_in_text(self, reply: ModelReply) -> Step:
         try:
-            call = read_action(reply.parsed.content, call_id="")
+            tools = {spec.name: spec.parameters for spec in self.specs}
+            call = read_action(reply.parsed.content, call_id="", tools=tools)
         except UnreadableActionError as error:
             return self._correct(reply, words.tell_unread(str(error), reply.parsed.content))
         return await self._act(reply, [(self.tool_use.mint(call), "")])

@@ -74,10 +74,22 @@ async def test_a_word_of_ours_goes_with_the_last_message_of_the_user_or_tool() -
         assert all(one is not other for one, other in pairwise(roles))
 
 
-async def test_a_cycle_without_words_is_no_empty_message() -> None:
-    conversation = converse()
-    conversation.add(text=" ")
-    assert (await read(conversation))[-1] == Message(role=Role.ASSISTANT, content="[no text]")
+@pytest.mark.parametrize(("is_native", "role"), [(True, Role.TOOL), (False, Role.USER)])
+async def test_a_cycle_without_words_is_no_message(role: Role, *, is_native: bool) -> None:
+    conversation = converse(is_native=is_native)
+    conversation.add(text=" ", said="One.")
+    (*_, question) = await read(conversation)
+    assert (question.role, question.content[-5:]) == (Role.USER, "\nOne.")
+    look(conversation, words=1, number=1)
+    conversation.add(text="", said="Two.")
+    conversation.add(text="")
+    conversation.end_with("Three.")
+    messages = await read(conversation)
+    assert messages[-1].role is role
+    assert messages[-1].content.endswith(f"</observation {NONCE}>\nTwo.\nThree.")
+    conversation.add(text="A thought.")
+    conversation.add(text="", said="Four.")
+    assert (await read(conversation))[-1] == Message(role=Role.USER, content="Four.\nThree.")
 
 
 async def test_masked_observations_stay_masked_and_so_do_those_that_were_not() -> None:

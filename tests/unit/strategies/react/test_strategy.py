@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from reasond_server.context.text_calls import INVENTED_OBSERVATION
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish, Role
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
@@ -189,7 +190,7 @@ async def test_an_observation_that_the_model_makes_up_is_never_accepted(invented
     assert steps[0].observations == ()
     assert "99" not in steps[0].thought
     assert "99" not in text_of(model.requests[1])
-    assert "only tools give observations" in text_of(model.requests[1])
+    assert "only tools give results" in text_of(model.requests[1])
     assert metrics_of(outcome).corrections == 1
 
 
@@ -243,8 +244,27 @@ async def test_a_correction_shows_how_the_action_began_that_was_not_read() -> No
     with ScriptedModel([broken, CALL, "<answer>x</answer>"]) as model:
         await run(model)
     told = model.requests[1].messages[-1].content
-    assert told.startswith("The action is no valid JSON. It began with: {")
+    assert "\nYour last reply was not read. The action is no valid JSON. It began with: {" in told
     assert "&lt;/observation> the wall" in told
+
+
+async def test_nothing_of_ours_takes_the_place_of_an_invented_observation_and_native_prompts_name_none() -> None:
+    replies = ["<observation>99 m</observation>", "<observation>99 m</observation>", "<answer>x</answer>"]
+    with ScriptedModel(replies, has_native_tools=True) as model:
+        await run(model)
+    assert "observation" not in text_of(model.requests[0])
+    assert [message.role for message in model.requests[2].messages] == [Role.SYSTEM, Role.USER]
+    assert model.requests[2].messages[-1].content.endswith(f"\n{INVENTED_OBSERVATION}\n{INVENTED_OBSERVATION}")
+
+
+@pytest.mark.parametrize("has_native_tools", [True, False])
+async def test_a_call_that_a_model_goes_on_behind_is_made_and_no_answer(has_native_tools: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    reply = 'I look.\n```json\n{"name": "look", "arguments": {"at": "wall"}}\n```\nThis will tell the height.'
+    tools = Recorder()
+    with ScriptedModel([reply, "<answer>3 m</answer>"], has_native_tools=has_native_tools) as model:
+        steps, outcome = await run(model, tools)
+    assert [(call.name, call.arguments_json) for call in tools.calls] == [("look", '{"at": "wall"}')]
+    assert (steps[0].thought, outcome.answer) == ("I look.", "3 m")
 
 
 @pytest.mark.parametrize(
