@@ -44,6 +44,12 @@ SELECT tenant, execution_id FROM (
 ) AS oldest
 WHERE before < :wanted
 """
+# An id and its place in two indexes; the ids of thirty days would fill a store whose executions come and go.
+_ID_BYTES: Final = 200
+_OLDEST_IDS: Final = """
+DELETE FROM forgotten WHERE rowid IN (
+    SELECT rowid FROM forgotten WHERE rowid <= (SELECT max(rowid) FROM forgotten) - :kept ORDER BY rowid LIMIT :limit)
+"""
 
 
 class ClearedFile:
@@ -90,17 +96,22 @@ class ClearedFile:
         return await self._commit(job)
 
     async def _remove_oldest(self) -> int:
-        """Remove a twentieth of the file: what ended first of the tenant that has most; return how many executions."""
+        """Remove a twentieth of the file: what ended first of the tenant that has most; return how much went.
+
+        The ids that are noted take as much at most: the oldest of more go, too.
+        """
         now, wanted = self._now().timestamp(), _REMOVED_SHARE * await self._file.read_size()
 
         def job(connection: Connection) -> int:
+            ids = {"kept": int(wanted / _ID_BYTES), "limit": _REMOVED_AT_ONCE}
+            passed = connection.execute(_OLDEST_IDS, ids).rowcount
             names = connection.execute(_OLDEST_OF_LARGEST, {"wanted": wanted, "limit": _REMOVED_AT_ONCE}).fetchall()
             _remove(connection, names, now)
-            return len(names)
+            return len(names) + passed
 
         removed = await self._commit(job)
         if removed:
-            _log.warning("the store is full: what has ended made room", extra={"executions": removed})
+            _log.warning("the store is full: what has ended made room", extra={"removed": removed})
         return removed
 
     async def _commit(self, job: Callable[[Connection], int]) -> int:

@@ -261,7 +261,8 @@ class KeptExecutions:
 class SqlExecutionStore:
     """An ExecutionStore over a database, without the methods that differ between databases.
 
-    One log holds at most `largest_log_bytes` of JSON. Ids of removed executions are remembered for 30 days.
+    One log holds at most `largest_log_bytes` of JSON. Ids of removed executions are remembered for 30 days;
+    in a full SQLite file the latest.
     """
 
     def __init__(

@@ -184,6 +184,20 @@ async def test_in_a_full_store_the_oldest_of_the_tenant_that_has_most_goes_first
     await store.aclose()
 
 
+@pytest.mark.parametrize("place", ["file", "memory"])
+async def test_a_full_store_takes_executions_for_good_because_the_ids_of_those_that_went_go_too(
+    tmp_path: Path, time: Time, place: str
+) -> None:
+    file = await open_bounded(place, tmp_path, 64)
+    store = SqliteExecutionStore(file=file, now=time.now, monotonic=time.monotonic)
+    for number in range(500):
+        latest = await _end_log(store, "acme", 5_000, time.now() + timedelta(seconds=number))
+    assert (await store.find(*latest.name)).state.has_ended
+    noted = await file.read(lambda connection: connection.execute("SELECT count(*) FROM forgotten").fetchone()[0])
+    assert 10 < noted < 100
+    await store.aclose()
+
+
 async def _end_log(store: SqliteExecutionStore, tenant: str, size: int, end_time: datetime) -> HandWrittenLog:
     log = HandWrittenLog.new(store, tenant=tenant)
     await log.create()
