@@ -7,7 +7,7 @@ inside a message.
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
@@ -17,7 +17,7 @@ from reasond_server.base.violations import suggest_nearest
 from reasond_server.errors.base import SettingsError, Violation, show
 from reasond_server.errors.request import StrategyNotFoundError
 from reasond_server.reasoning.strategy_selection import AUTO
-from reasond_server.types import NO_BUDGET, Budget, CostClass, Principal
+from reasond_server.types import Budget, CostClass, Principal
 from reasond_server.types.policy_sections import ParameterTable, PolicySection, StrategyName
 from reasond_server.types.values import value
 
@@ -157,11 +157,14 @@ class ModelCatalogue:
             raise SettingsError(text, violations=problems)
 
 
+_BOUNDS: Final = tuple(each.name for each in fields(Budget))
+
+
 def narrow(one: Budget, other: Budget) -> Budget:
-    """Return the lower bound of each kind."""
-    if other == NO_BUDGET:
-        return one
-    bounds = {each.name: (getattr(one, each.name), getattr(other, each.name)) for each in fields(Budget)}
-    return Budget(
-        **{name: min((bound for bound in pair if bound is not None), default=None) for name, pair in bounds.items()}
-    )
+    """Return `one` with the lower bound of each kind."""
+    lower = {
+        name: bound
+        for name in _BOUNDS
+        if (bound := getattr(other, name)) is not None and ((own := getattr(one, name)) is None or bound < own)
+    }
+    return replace(one, **lower) if lower else one

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reasond_server.assembly.core import assemble
@@ -84,5 +86,7 @@ def test_a_model_that_could_never_work_stops_the_start(preset: ModelPreset, part
 
 
 def test_the_lower_bound_counts() -> None:
-    found = narrow(Budget(max_total_tokens=5, max_tool_calls=0), Budget(max_total_tokens=9, max_elapsed_s=2.0))
-    assert found == Budget(max_total_tokens=5, max_tool_calls=0, max_elapsed_s=2.0)
+    asked = Budget(max_total_tokens=5, max_tool_calls=0)
+    assert narrow(asked, Budget(max_total_tokens=9, max_elapsed_s=2.0)) == replace(asked, max_elapsed_s=2.0)
+    assert narrow(asked, Budget(max_total_tokens=4)) == replace(asked, max_total_tokens=4)
+    assert narrow(asked, ModelPreset().budget) is asked
