@@ -203,25 +203,27 @@ class ReplyListener:
             if each.kind is not self._cut_kind:
                 shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
             self._cut_kind = each.kind
-            shown.append(Fragment(text=cutter.feed(each.text), kind=each.kind))
+            text = cutter.feed(each.text)
+            shown.append(each if text is each.text else Fragment(text=text, kind=each.kind))
         if is_end:
             shown.append(Fragment(text=cutter.feed("", is_end=True), kind=self._cut_kind))
         return tuple([each for each in shown if each.text])
 
     def _take(self, event: ModelEvent) -> Sequence[Fragment]:
+        parser = self._parser
         if isinstance(event, Finished):
             self._finished = event
-        elif self._parser.is_done:
+        elif parser.is_done:
             return self._pass_over(event)
         elif isinstance(event, Text):
             self._written.append(event.text)
             self._texts.append(event.text)
-            fragments = self._show(self._parser.feed(event.text))
-            self._behind = self._parser.behind
+            fragments = self._show(parser.feed(event.text))
+            self._behind = parser.behind
             return [*fragments, *self._read_again()] if self._behind else fragments
         elif isinstance(event, ReasoningText):
             self._written.append(event.text)
-            return self._parser.feed_reasoning(event.text)
+            return parser.feed_reasoning(event.text)
         else:
             self._calls.append(unwrap_arguments(event, self._tools.get(event.name)))
         return ()
