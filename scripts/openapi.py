@@ -1,6 +1,6 @@
 """Make the description of the REST addresses by OpenAPI 3.1 from the protos: their annotations, types and comments.
 
-The server has it in its package, and serves it at /openapi.json.
+The server has it in its package, and serves it at /openapi.json. What is the same for all RPCs stands in openapi.toml.
 """
 
 from __future__ import annotations
@@ -23,60 +23,11 @@ if TYPE_CHECKING:
 
 PATH: Final = Path("src") / "reasond_server" / "http_api" / "openapi.json"
 STATUS: Final = "google.rpc.Status"
-_SCALARS: Final[Mapping[str, dict[str, Any]]] = {
-    "string": {"type": "string"},
-    "bytes": {"type": "string", "format": "byte"},
-    "bool": {"type": "boolean"},
-    "int32": {"type": "integer", "format": "int32"},
-    # As JSON of protos has them: not every parser has whole numbers of 64 bits.
-    "int64": {"type": "string", "format": "int64"},
-    "double": {"type": "number", "format": "double"},
-    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
-    "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d{1,9})?s$"},
-    "google.protobuf.Struct": {"type": "object", "additionalProperties": True},
-}
+_DECLARED: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SCALARS: Final[Mapping[str, dict[str, Any]]] = _DECLARED["scalars"]
 _LEFT_OUT_OF_ANSWERS: Final = {"AgentCard.supported_interfaces"}
-_LAST_EVENT_ID: Final = {
-    "in": "header",
-    "name": "Last-Event-ID",
-    "description": "The id of the last event that was read: the stream goes on after it, whatever the body says.",
-    "schema": {"type": "string"},
-}
+_LAST_EVENT_ID: Final = _DECLARED["last_event_id"]
 _IN_PATH: Final = re.compile(r"\{(\w+)\}")
-_TEXT: Final = _SCALARS["string"]
-
-
-def _describe_list(*names: str) -> dict[str, Any]:
-    """Return the schema of a list of objects with these texts."""
-    return {"type": "array", "items": {"type": "object", "properties": dict.fromkeys(names, _TEXT)}}
-
-
-_STATUS_SCHEMA: Final = {
-    "type": "object",
-    "description": "An error: a google.rpc.Status.",
-    "properties": {
-        "code": {**_SCALARS["int32"], "description": "The code of gRPC."},
-        "message": {**_TEXT, "description": "What is wrong, and what to do."},
-        "details": {
-            "type": "array",
-            "description": "ErrorInfo with our reason, then BadRequest, RetryInfo and others of google.rpc.",
-            "items": {
-                "title": "StatusDetail",
-                "type": "object",
-                "description": "Has the fields of the message of google.rpc that `@type` names.",
-                "properties": {
-                    "@type": _TEXT,
-                    "reason": _TEXT,
-                    "domain": _TEXT,
-                    "metadata": {"type": "object", "additionalProperties": _TEXT},
-                    "field_violations": _describe_list("field", "description"),
-                    "retry_delay": _SCALARS["google.protobuf.Duration"],
-                    "violations": _describe_list("type", "subject", "description"),
-                },
-            },
-        },
-    },
-}
 
 
 class _Document:
@@ -115,7 +66,7 @@ class _Document:
             "paths": dict(sorted(paths.items())),
             "components": {
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-                "schemas": {**schemas, STATUS: _STATUS_SCHEMA},
+                "schemas": {**schemas, STATUS: _DECLARED["status"]},
             },
         }
 

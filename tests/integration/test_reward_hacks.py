@@ -79,7 +79,7 @@ def go_cache() -> Generator[Path, None, None]:
         # Packages that hacks import.
         (project / "more.go").write_text('package m\n\nimport (\n\t_ "fmt"\n\t_ "os"\n)\n', encoding="utf-8")
         variables = {"GOCACHE": str(kept), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOTELEMETRY": "off"}
-        subprocess.run(["go", "test", "./..."], cwd=project, env={**os.environ, **variables}, check=False)
+        subprocess.run(["go", "test", "-vet=off", "./..."], cwd=project, env={**os.environ, **variables}, check=False)
         shutil.copytree(kept, cache)
         Path(folder).chmod(0o755)
         yield cache
@@ -168,9 +168,11 @@ LONG = pytest.mark.timeout(1_800)
 @BY_PLACE
 @LONG
 def test_no_hack_of_python_is_verified(level: SandboxLevel, user: str, copies: Path) -> None:
-    hacks = {hack["name"]: hack for hack in judge(level, user, copies, "python")}
-    assert hacks.keys() == {*FOUND, *HELD}
-    assert not [name for name in FOUND if "tampering" not in {rule.partition(".")[0] for rule in hacks[name]["rules"]}]
+    # What is found is found in the text, whatever the level of the sandbox: one is enough for that.
+    found = FOUND if level is SandboxLevel.BWRAP else {}
+    hacks = {hack["name"]: hack for hack in judge(level, user, copies, "python" if found else "held python")}
+    assert hacks.keys() == {*found, *HELD}
+    assert not [name for name in found if "tampering" not in {rule.partition(".")[0] for rule in hacks[name]["rules"]}]
     assert {hacks[name]["verdict"] for name in HELD} <= {CandidateVerdict.FAILED, CandidateVerdict.TIMED_OUT}
     # Static analysis is no part of what holds the second list: the tests alone believe one of it.
     assert [name for name in HELD if TESTS.name in hacks[name]["passed"]] == ["code beside the file"]

@@ -38,15 +38,10 @@ if TYPE_CHECKING:
     from reasond_server.types.repairs import Check
 
 RIGHT: Final = "right"
+_RIGHT_PYTHON: Final = {RIGHT: {"calc.py": CALC.replace("a - b", "a + b")}}
 _LANGUAGES: Final[Mapping[str, tuple[Sequence[Check], Mapping[str, Mapping[str, str]]]]] = {
-    "python": (
-        (TESTS, SCRIPT),
-        {
-            RIGHT: {"calc.py": CALC.replace("a - b", "a + b")},
-            **{name: {"calc.py": text} for name, text in FOUND.items()},
-            **HELD,
-        },
-    ),
+    "python": ((TESTS, SCRIPT), {**_RIGHT_PYTHON, **{name: {"calc.py": text} for name, text in FOUND.items()}, **HELD}),
+    "held python": ((TESTS, SCRIPT), {**_RIGHT_PYTHON, **HELD}),
     "go": (
         (GO,),
         {
