@@ -11,7 +11,7 @@ from reasond_server.errors.base import SettingsError
 from reasond_server.eventlog.stored.payload_store import PayloadStore
 from reasond_server.executions.desk import read_log
 from reasond_server.protocols.a2a.task_writer import write_log
-from reasond_server.protocols.responses.webhook_events import write_response_event
+from reasond_server.protocols.responses.response_service import write_response_event
 from reasond_server.tools.address_checks import AddressPolicy
 from reasond_server.types.values import value
 from reasond_server.webhooks.outbox import TASKS, Letter, Outbox, TaskReceivers

@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reasond_server.protocols.conversations import find_custom_names, name_call, read_text, seal
 from reasond_server.protocols.followed_runs import FollowedRun, LiveAnswer, build_lost_error
-from reasond_server.protocols.responses.echoes import read_echo
-from reasond_server.protocols.responses.response_json import SEALED, ResponseRef, begin_response, end_response
+from reasond_server.protocols.responses.response_json import (
+    SEALED,
+    ResponseRef,
+    begin_response,
+    end_response,
+    read_echo,
+)
 from reasond_server.types import FinishReason, Heartbeat, Iteration, Result, TextDelta
 from reasond_server.types.turns import CallKind, HandedOff, ModelCallStep, Reentered, ToolStep, TurnResult, TurnStarted
 from reasond_server.types.values import value

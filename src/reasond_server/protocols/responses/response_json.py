@@ -1,22 +1,27 @@
-"""The response object with all its members, and the ids of responses and items."""
+"""The response object with all its members, what it tells again of its request, and the ids of responses and items."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic_core import from_json
+
 from reasond_server.errors.base import show
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.protocols.followed_runs import write_usage
 from reasond_server.protocols.wire_errors import map_code
-from reasond_server.types import FinishReason
+from reasond_server.reasoning.strategy_work import read_planned_task
+from reasond_server.types import FinishReason, Speaker
+from reasond_server.types.turns import TurnStarted
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from reasond_server.executions.desk import ExecutionLog
     from reasond_server.protocols.followed_runs import FollowedRun
-    from reasond_server.types import ExecutionFailure
+    from reasond_server.types import ExecutionFailure, HistoryMessage
 
 _RESPONSE_ID: Final = re.compile(r"resp_(?P<execution>[A-Za-z0-9-]{1,128})(?:_(?P<after>[1-9][0-9]{0,9}))?\Z")
 ECHO: Final[Mapping[str, Any]] = {
@@ -130,3 +135,34 @@ def end_response(
             "warnings": [*response["reasond"]["warnings"], *run.warnings],
         },
     }
+
+
+def recall_echo(log: ExecutionLog) -> Mapping[str, Any]:
+    """Return what a task's plan keeps of its request; the legs of a turn keep it in their first events."""
+    is_turn = not log.plan or isinstance(log.events[0].event, TurnStarted)
+    task = None if is_turn else read_planned_task(log.plan)
+    return {} if task is None else read_echo(task.echo_json)
+
+
+def read_echo(text: str) -> Mapping[str, Any]:
+    """Return what a log keeps of a request; nothing if it keeps nothing of this protocol."""
+    found = from_json(text) if text else {}
+    return found if isinstance(found, dict) else {}
+
+
+def tell_items(message: HistoryMessage) -> Iterator[dict[str, Any]]:
+    """Yield what was said as items."""
+    if message.role is Speaker.USER:
+        said = [{"type": "input_text", "text": message.text}] if message.text else []
+        shown = [
+            {"type": "input_image", "detail": "auto", "image_url": f"data:{image.media_type};base64,{image.base64}"}
+            for image in message.images
+        ]
+        yield {"type": "message", "role": "user", "content": [*said, *shown]}
+    elif message.text:
+        part = {"type": "output_text", "text": message.text, "annotations": [], "logprobs": []}
+        yield {"type": "message", "role": "assistant", "content": [part]}
+    for call in message.tool_calls:
+        yield {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments_json}
+    for result in message.tool_results:
+        yield {"type": "function_call_output", "call_id": result.call_id, "output": result.result_json}

@@ -1,4 +1,4 @@
-"""Responses for verified callers: started, read again at any place, cancelled and deleted.
+"""Responses for verified callers: started, read again at any place, cancelled and deleted, and told to webhooks.
 
 Without tools of the client a response is an execution of reasoning; with them it is a leg of a turn.
 """
@@ -16,20 +16,21 @@ from reasond_server.errors.base import InternalError, ReasondError, Violation, s
 from reasond_server.errors.executions import ExecutionNotFoundError
 from reasond_server.errors.request import InvalidRequestError
 from reasond_server.errors.turns import TurnLeasedError
-from reasond_server.executions.desk import ExecutionLog
+from reasond_server.executions.desk import ExecutionLog, read_log
 from reasond_server.http_api.exchange import frame_event
 from reasond_server.protocols.conversations import ConversationBuilder, recall
 from reasond_server.protocols.openai_endpoint import DONE, HEARTBEAT
 from reasond_server.protocols.openai_requests import plan, write_input
-from reasond_server.protocols.responses.echoes import recall_echo, tell_items
 from reasond_server.protocols.responses.response_events import ResponseWriter
-from reasond_server.protocols.responses.response_json import ResponseRef, parse_response_id
+from reasond_server.protocols.responses.response_json import ResponseRef, parse_response_id, recall_echo, tell_items
 from reasond_server.protocols.responses.response_params import ResponseParams, read_inputs, read_items
 from reasond_server.types import Heartbeat, Task
+from reasond_server.types.turns import Reentered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
+    from reasond_server.eventlog.store import ExecutionStore
     from reasond_server.executions.desk import ExecutionDesk
     from reasond_server.llm.model import ChatModel
     from reasond_server.protocols.asked_runs import AskedRuns, Attachments
@@ -45,6 +46,7 @@ _ELSEWHERE: Final = {
 }
 _QUIET_S: Final = 5.0
 _COMMIT_S: Final = 1.0
+_TOLD: Final = frozenset({"completed", "failed", "cancelled", "incomplete"})
 
 
 class Responses:
@@ -305,3 +307,27 @@ def write_response(ref: ResponseRef, log: ExecutionLog) -> dict[str, Any]:
     if not writer.response:
         raise ExecutionNotFoundError(f"Response not found: {show(ref.response_id)}")
     return writer.response
+
+
+async def write_response_event(
+    store: ExecutionStore, tenant: str, execution_id: str, *, sequence: int, created_s: float
+) -> bytes | None:
+    """Return the event of the response that had ended at the event `sequence` of its log, such as response.completed.
+
+    None if it was not asked for in the background, or is gone. `created_s` is in seconds since 1970.
+
+    Raises:
+        ReasondError: the store cannot be read.
+    """
+    log = await read_log(store, tenant, execution_id, until=sequence)
+    if log is None:
+        return None
+    begun = [each.sequence - 1 for each in log.events if isinstance(each.event, Reentered)]
+    ref = ResponseRef(execution_id=execution_id, after=begun[-1] if begun else 0)
+    response = write_response(ref, log)
+    status = response["status"]
+    if not response["background"] or status not in _TOLD:
+        return None
+    data = {"id": ref.response_id}
+    event = {"id": f"evt_{execution_id}_{sequence}", "object": "event", "created_at": int(created_s)}
+    return to_json({**event, "type": f"response.{status}", "data": data})
