@@ -171,10 +171,9 @@ class CalculatorArguments(ToolArguments):
         Field(
             min_length=1,
             max_length=MAX_EXPRESSION_CHARACTERS,
-            examples=["12.5 / 100 * 640"],
+            examples=["2 * (3 + 4)"],
             description="An arithmetic expression: + - * / // % (remainder) ** ( ), pi, e, tau, and sqrt, abs, round, "
-            "min, max, floor, ceil, exp, log, log2, log10, sin, cos, tan, asin, acos, atan, factorial, gcd. "
-            "12.5 percent of 640 is 12.5 / 100 * 640.",
+            "min, max, floor, ceil, exp, log, log2, log10, sin, cos, tan, asin, acos, atan, factorial, gcd.",
         ),
     ]
 
