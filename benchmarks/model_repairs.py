@@ -4,15 +4,15 @@ Twenty projects (repairs.jsonl beside this file: a Python file whose docstring s
 tests) are repaired in two ways, and a row is printed for each: projects that are fixed, replies that could not be used,
 replies that were not taken although they have a right fix, calls, and the tokens that the model read and wrote.
 
-- The plain question shows file, tests and what they say, once, and asks for the corrected file. The fenced Python of
-  the reply takes the place of the file.
+- The plain question shows file, tests and what they say, once, and asks for the corrected file. The last fenced block
+  of Python that defines the tested function is put behind the text of the file, where it replaces what is there.
 - A repair is the product's: its prompts, its readers, the search with its defaults, and the checks in the sandbox, with
   at most `--calls` calls of the model.
 - A project is fixed if all tests pass; by a repair, if its patch is accepted.
-- A reply could not be used if it has no fenced Python, or if the repair refused it as a candidate. What repeats an
+- A reply could not be used if it has no such block, or if the repair refused it as a candidate. What repeats an
   earlier candidate counts once.
-- A reply has a right fix if the tests pass with one of its fenced blocks of Python behind the text of the file, where
-  its definitions replace those of before. It was not taken if what was read of it does not pass.
+- A reply has a right fix if the tests pass with any of its fenced blocks of Python behind the text of the file. It was
+  not taken if what was read of it does not pass.
 
 `--url URL` and `--record FILE` are as in `benchmarks.prompts`: an interrupted run goes on, and checks alone are made
 again. Needs a sandbox and git. Writes results/model_repairs.json beside this file.
@@ -107,10 +107,13 @@ class Project:
         critique = await self.critics.judge({self.path: content.encode()})
         return all(report.status is CheckStatus.PASSED for report in critique.reports)
 
+    def add(self, block: str) -> str:
+        """Return the text of the file with a block behind it."""
+        return f"{self.files[self.path].content.decode()}\n\n{block}"
+
     async def has_fix(self, reply: str) -> bool:
         """Return whether a reply has a right fix."""
-        faulty = self.files[self.path].content.decode()
-        return any([await self.passes(f"{faulty}\n\n{block}") for block in list_python(reply)])
+        return any([await self.passes(self.add(block)) for block in list_python(reply)])
 
 
 def list_python(reply: str) -> Sequence[str]:
@@ -156,10 +159,10 @@ async def ask_plainly(project: Project, model: RecordedModel, figures: Figures, 
         label=PLAIN,
     )
     reply = "".join([event.text async for event in model.stream(request) if isinstance(event, Text)])
-    content = "\n\n".join(list_python(reply))
-    is_fixed = bool(content) and await project.passes(content)
+    defined = [block for block in list_python(reply) if f"def {project.path.removesuffix('.py')}(" in block]
+    is_fixed = bool(defined) and await project.passes(project.add(defined[-1]))
     figures.fixed += is_fixed
-    figures.unusable += not content
+    figures.unusable += not defined
     figures.not_taken += not is_fixed and await project.has_fix(reply)
 
 
