@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _TASK: Final = "Think step by step first. "
 _EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
-ANSWER_RULE: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
+_ANSWER: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
 _IN_TEXT: Final = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
     f"never write one yourself. {ACTION_RULE}"
 )
-# Models that are told of tags before their first native call write them, instead of calling anything.
+# Without tags: models that are told of them write an answer between them, instead of calling anything.
 _NATIVE: Final = (
     "Call a tool for whatever you do not know for certain, then for every calculation. When their results tell the "
     "answer, write it."
@@ -51,8 +51,8 @@ REPEATED: Final = "The same call was made before, as {call_id}; making it again 
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
     """Return what stands behind the question; `specs` are the tools."""
     if not specs:
-        return _TASK + _CONTINUE + ANSWER_RULE
-    return _NATIVE if is_native else _TASK + _IN_TEXT + ANSWER_RULE
+        return _TASK + _CONTINUE + _ANSWER
+    return _NATIVE if is_native else _TASK + _IN_TEXT + _ANSWER
 
 
 def list_tools(specs: Sequence[ToolSpec]) -> str:

@@ -342,8 +342,6 @@ class ReactRun:
             handle = "" if result.is_error else derive_handle(call)
             records.append(CallRecord(call=call, result=result, handle=handle, wire_id=provider_id))
             notes.append(note)
-        if self.conversation.is_native and not self.conversation.has_native_calls:
-            notes.append(words.ANSWER_RULE)
         self.conversation.add(
             text=reply.parsed.text if text is None else text,
             reasoning=reply.parsed.thinking,

@@ -8,7 +8,6 @@ import pytest
 from reasond_server.context.text_calls import INVENTED_OBSERVATION
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.llm.model import ModelFinish, Role
-from reasond_server.strategies.react.prompts import ANSWER_RULE
 from reasond_server.strategies.strategy import Outcome, Step, Wrote
 from reasond_server.testing import Reply, ScriptedModel
 from reasond_server.types import (
@@ -258,15 +257,12 @@ async def test_nothing_of_ours_takes_the_place_of_an_invented_observation_and_na
     assert model.requests[2].messages[-1].content.endswith(f"\n{INVENTED_OBSERVATION}\n{INVENTED_OBSERVATION}")
 
 
-async def test_a_native_prompt_asks_for_tags_behind_the_first_result_and_once() -> None:
-    replies = [native(("a", "look", "{}")), native(("b", "look", '{"at": 2}')), "<answer>3 m</answer>"]
+async def test_a_native_prompt_asks_for_no_tags_before_the_run_must_answer() -> None:
+    replies = [native(("a", "look", "{}")), native(("b", "look", '{"at": 2}')), "So the answer is **3 m**."]
     with ScriptedModel(replies, has_native_tools=True) as model:
-        await run(model)
-    first, second, third = model.requests
-    assert "<answer>" not in text_of(first)
-    assert second.messages[-1].role is Role.TOOL
-    assert second.messages[-1].content.endswith(f"\n{ANSWER_RULE}")
-    assert text_of(third).count(ANSWER_RULE) == 1
+        _, outcome = await run(model, max_iterations=3)
+    assert (outcome.answer, outcome.finish_reason) == ("3 m", FinishReason.MAX_ITERATIONS)
+    assert ["<answer>" in text_of(request) for request in model.requests] == [False, False, True]
 
 
 @pytest.mark.parametrize("has_native_tools", [True, False])
