@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import prompts, tool_tasks
+from benchmarks import prompts
 from benchmarks.prompts import NONCE, RecordedModel, is_right, split_words
 from benchmarks.tool_tasks import IN_TEXT, REACT, TASKS, TURN, ToolFigures, build_task_tools, has_call, list_ways
 from reasond_server.llm.model import ChatRequest, Message, Role
@@ -79,7 +79,7 @@ async def measure(
         model = FunctionModel(reply, has_native_tools=True)
         monkeypatch.setattr(prompts, "connect", lambda _url, _model: model)
     options = make_options(record, tasks)
-    found = await tool_tasks.measure(options, list_ways(options))
+    found = await prompts.measure(options, list_ways(options))
     return {each.way: each for each in found if isinstance(each, ToolFigures)}
 
 

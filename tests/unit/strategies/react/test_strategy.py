@@ -258,8 +258,8 @@ async def test_nothing_of_ours_takes_the_place_of_an_invented_observation_and_na
 
 
 async def test_a_native_prompt_asks_for_no_tags_before_the_run_must_answer() -> None:
-    replies = [native(("a", "look", "{}")), native(("b", "look", '{"at": 2}')), "So the answer is **3 m**."]
-    with ScriptedModel(replies, has_native_tools=True) as model:
+    first, second = native(("a", "look", "{}")), native(("b", "look", '{"at": 2}'))
+    with ScriptedModel([first, second, "So the answer is **3 m**."], has_native_tools=True) as model:
         _, outcome = await run(model, max_iterations=3)
     assert (outcome.answer, outcome.finish_reason) == ("3 m", FinishReason.MAX_ITERATIONS)
     assert ["<answer>" in text_of(request) for request in model.requests] == [False, False, True]
