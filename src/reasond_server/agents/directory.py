@@ -20,13 +20,14 @@ from reasond_server.errors.base import InternalError, show
 from reasond_server.errors.limits import StoreFullError
 from reasond_server.errors.request import AgentNotFoundError, InvalidRequestError
 from reasond_server.errors.turns import EtagMismatchError
+from reasond_server.types import Json  # noqa: TC001 - cards are written by their types
 from reasond_server.types.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from reasond_server.storage.transactions import Job, Rows, Transactions, Values
-    from reasond_server.types import Json, Principal
+    from reasond_server.types import Principal
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 100
