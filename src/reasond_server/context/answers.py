@@ -43,7 +43,7 @@ _MARK = re.compile(
     rf"|\bfinal answer\b(?=[*_\s]{{0,4}}[$\\*\d\n])|^[ \t]{{0,8}}(?:a|答)[:\uff1a]",
     re.IGNORECASE | re.MULTILINE,
 )
-_LAST_HEADING = re.compile(r"[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)")
+_LAST_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)", re.MULTILINE)
 # `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come.
 _TAGGED = re.compile(
     r"<(final_answer|finalanswer|final|result|ans|response)>\s*(?P<inner>.{1,2000}?)\s*</\1>"
@@ -181,7 +181,7 @@ def _find_announcements(text: str) -> Sequence[re.Match[str]]:
             marks = _MARK.finditer(text, start, end + _LOOK_AHEAD)
             found += [mark for mark in marks if mark.start() <= end]
         start = end + 1
-    last = _LAST_HEADING.match(text, text.rstrip().rfind("\n") + 1)
+    last = _LAST_HEADING.search(text, max(0, text.rstrip().rfind("\n")))
     return [*found, *([last] if last and all(last.start() != mark.start() for mark in found) else [])]
 
 
