@@ -10,7 +10,7 @@ from math import exp
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.answers import extract_answer
+from reasond_server.context.answers import extract_answer, is_placeholder
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
@@ -72,7 +72,8 @@ def read_sample(reply: ModelReply) -> SampledAnswer:
     is_tagged = bool(content) and parsed.is_closed and not is_withheld
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
-        code = (f"```{block.language}\n{block.text}\n```" for block in choose_python(read_blocks(before)))
+        blocks = [block for block in choose_python(read_blocks(before)) if not is_placeholder(block.text)]
+        code = (f"```{block.language}\n{block.text}\n```" for block in blocks)
         answer = extract_answer(before) or "\n\n".join(code)
     is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     return SampledAnswer(
