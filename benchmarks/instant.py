@@ -1,4 +1,4 @@
-"""Language models in the process of the measured server: one answers at once, others hold a stream or keep a pace."""
+"""The caller and the models of a measured core: one answers at once, others hold a stream or keep a pace."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.upstream import text_of
 from reasond_server.llm.counting import EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelEvent, ModelFinish, Text, TokenCounter
-from reasond_server.types import Usage
+from reasond_server.types import Principal, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from pathlib import Path
 
 
+CALLER: Final = Principal(subject="bench", tenant="bench", permissions=frozenset({"admin"}))
 ANSWER_BYTES = 2048
 LOOK_S: Final = 0.2
 PIECE: Final = "a few words "

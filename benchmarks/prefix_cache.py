@@ -24,8 +24,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.instant import CALLER
 from benchmarks.machine import write_report
-from benchmarks.suspended import CALLER, open_core
+from benchmarks.suspended import open_core
 from reasond_server.base.clock import new_nonce
 from reasond_server.context.tags import RESERVED_TAGS
 from reasond_server.demo import DemoModel

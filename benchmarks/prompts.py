@@ -36,6 +36,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -43,7 +44,7 @@ from benchmarks.machine import write_report
 from reasond_server.assembly.workshops import open_python_programs
 from reasond_server.context.answers import extract_answer
 from reasond_server.dialects.code_blocks import read_blocks
-from reasond_server.evaluation.graders import Graders
+from reasond_server.evaluation.graders import Graders, is_same_number
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.evaluation.report import compute_interval
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
@@ -215,7 +216,8 @@ def is_right(answer: str, right: str, question: str = "", wrong: Sequence[str] |
     if wrong is not None:
         return is_named_alone(answer, right, wrong)
     if _NUMBER.fullmatch(right):
-        return read_number(answer) == Decimal(right)
+        found = read_number(answer)
+        return found is not None and is_same_number(Fraction(right), Fraction(found))
     if len(right) == 1:
         named = [each for each in _CHOICE.findall(question) if each[1].casefold() in answer.casefold()]
         # "6.5" also holds the text of the choice "6".
@@ -402,16 +404,15 @@ def bound_share(right: int, n: int) -> dict[str, float]:
 
 
 def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
-    """Write the results; those of other ways and tasks with the same model stay."""
+    """Write the results; those of other models, ways, tasks and temperatures stay."""
+    rows = json.loads(RESULTS.read_text("utf-8"))["figures"] if RESULTS.exists() else []
     about = {"model": options.model, "digest": options.digest, "samples": options.samples}
-    before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    is_same = all(before.get(name) == each for name, each in about.items())
-    earlier = before.get("figures", []) if is_same else []
-    rows = {(row["tasks"], row["temperature"], row["way"]): row for row in earlier}
+    about |= {"tasks": options.tasks.stem, "temperature": options.temperature}
     for each in found:
-        place = {"tasks": options.tasks.stem, "temperature": options.temperature}
-        rows[*place.values(), each.way] = {**place, **asdict(each), **bound_share(each.right, each.questions)}
-    write_report(RESULTS, PACKAGES, **about, figures=[*rows.values()])
+        row = {**about, **asdict(each), **bound_share(each.right, each.questions)}
+        rows = [other for other in rows if any(other[name] != row[name] for name in (*about, "way"))]
+        rows.append(row)
+    write_report(RESULTS, PACKAGES, figures=rows)
 
 
 if __name__ == "__main__":

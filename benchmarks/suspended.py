@@ -23,7 +23,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.instant import InstantModel
+from benchmarks.instant import CALLER, InstantModel
 from benchmarks.machine import write_report
 from reasond_server.assembly.core import Core, assemble
 from reasond_server.assembly.stores import StoreOptions, migrate_stores, open_stores
@@ -33,7 +33,7 @@ from reasond_server.llm.model import ChatModel, ChatRequest, Finished, ModelEven
 from reasond_server.runs.runner import Runner, RunnerLimits
 from reasond_server.testing import ScriptedModel
 from reasond_server.tools.execution import Tools
-from reasond_server.types import Principal, ToolCall, Usage
+from reasond_server.types import ToolCall, Usage
 from reasond_server.types.turns import TurnReentry, TurnStart
 from tests.engines.postgres import is_postgres_here, running_postgres
 from tests.napping import UNTIL_CALLED, NappingKind
@@ -57,7 +57,6 @@ HOLDING: Final = 200
 MEGA: Final = 1_000_000
 READ: Final = ("open_file", '{"path": "a.txt"}')
 NOTE: Final = '{"text": "a"}'
-CALLER: Final = Principal(subject="bench", tenant="bench", permissions=frozenset({"admin"}))
 ANSWER: Final = "done"
 
 

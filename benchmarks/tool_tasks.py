@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from benchmarks.instant import CALLER
 from benchmarks.prompts import ENDED_BY_US, HERE, NONCE, PLAIN, Figures, Way, keep_figures, measure, read_options
-from benchmarks.suspended import CALLER
 from reasond_server.assembly.core import assemble, make_system_clock
 from reasond_server.config import load
 from reasond_server.errors.base import ReasondError, Violation

@@ -23,8 +23,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.instant import CALLER
 from benchmarks.machine import new_event_loop, pin, two_processors, write_report
-from benchmarks.suspended import CALLER, open_store
+from benchmarks.suspended import open_store
 from benchmarks.upstream import running_upstream
 from reasond_server.assembly.app import tune_garbage_collection
 from reasond_server.assembly.backends import create_model

@@ -28,7 +28,7 @@ _MARK: Final = re.compile(
     r"|<tool_code>|<\|open\|>tools<\|sep\|>|\[Calling tool:|\[tool_call:"
     r"|<execute_tool>|<tool[_-](?:request|use)>|\[TOOL_REQUEST\]|\bfunctools(?=\[)|<\|python_start\|>|<\|recipient\|>"
     r"|\u273fFUNCTION\u273f"
-    r"|<action>(?=\s*(?:```\w*\s*)?(?:[{\[]|[a-z_]\w{0,63}\())|<tools>(?=\s*[{\[])",
+    r"|<action>(?=\s*(?:```\w*\s*)?(?:[{\[]|[a-z_]\w{0,63}\(|</action>))|<tools>(?=\s*(?:[{\[]|</tools>))",
     re.IGNORECASE | re.MULTILINE,
 )
 # A text that may become a call: nothing from there on is shown until the reply is whole.

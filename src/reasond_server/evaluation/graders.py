@@ -80,6 +80,7 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:
 _CHOICE: Final = re.compile(r"(?<![A-Za-z0-9])\(?([A-Z])\)?(?![A-Za-z0-9'])")
 _TEST_LIMIT_S: Final = 20.0
 _SHOWN: Final = 300
+_DOUBLE: Final = 10**14
 
 
 @value
@@ -161,7 +162,12 @@ def _has_number(answer: str, item: Item) -> bool:
     if _is_text(answer, item):
         return True
     wanted, found = _find_last_number(item.right), _find_last_number(extract_answer(answer) or answer)
-    return wanted is not None and wanted == found
+    return wanted is not None and found is not None and is_same_number(wanted, found)
+
+
+def is_same_number(wanted: Fraction, found: Fraction) -> bool:
+    """Return whether a number is the wanted one; what a double is off by, as in 0.1 + 0.2, does not count."""
+    return wanted == found or (found.denominator > 1 and abs(wanted - found) <= abs(wanted) / _DOUBLE)
 
 
 def _find_last_number(text: str) -> Fraction | None:

@@ -76,7 +76,8 @@ def normalize_expression(text: str) -> str:
         raise ExpressionError("an = stands in it; write only what is to be worked out, without names and results")
     if unknown := _ALLOWED.sub("", plain, count=1):
         raise ExpressionError(
-            f"{show(unknown[0])} may not stand in it; write it with digits, + - * / // % ** ( ) and functions"
+            f"{show(unknown[0])} may not stand in it; write it with digits, + - * / // % ** ( ) and functions; "
+            "look other values up before"
         )
     plain = _join_groups(_TIMES.sub(" * ", " ".join(plain.split())))
     if _SUM_WITH_PERCENTAGE.search(plain):
@@ -138,8 +139,8 @@ def _require_allowed(node: ast.AST, *, names: Collection[str], functions: Collec
         raise ExpressionError(f"a bracket follows a number or a bracket; {_FACTORS}")
     if isinstance(node, ast.Name) and node.id not in names and node.id not in functions:
         raise ExpressionError(
-            f"the name {show(node.id)} is not known; write numbers without units, * for times; functions are "
-            f"{', '.join(sorted(functions))}"
+            f"the name {show(node.id)} is not known; look its value up before, and write numbers without units, * for "
+            f"times; functions are {', '.join(sorted(functions))}"
         )
 
 
@@ -171,7 +172,6 @@ class CalculatorArguments(ToolArguments):
         Field(
             min_length=1,
             max_length=MAX_EXPRESSION_CHARACTERS,
-            examples=["2 * (3 + 4)"],
             description="An arithmetic expression: + - * / // % (remainder) ** ( ), pi, e, tau, and sqrt, abs, round, "
             "min, max, floor, ceil, exp, log, log2, log10, sin, cos, tan, asin, acos, atan, factorial, gcd.",
         ),
@@ -182,7 +182,7 @@ class Calculator(ModelledTool[CalculatorArguments]):
     """Evaluates an arithmetic expression with the numbers of Python; floats are rounded to 15 digits."""
 
     name: ClassVar[str] = "calculator"
-    description: ClassVar[str] = "Works out an arithmetic expression exactly as written. Use it for every calculation."
+    description: ClassVar[str] = "Works out an arithmetic expression of numbers, exactly as written."
     arguments_type: ClassVar[type[ToolArguments]] = CalculatorArguments
     is_idempotent = True
 

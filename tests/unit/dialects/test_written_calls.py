@@ -142,6 +142,15 @@ def test_nothing_within_an_object_of_many_lines_that_is_not_whole_is_a_call(cut:
     assert read_text_calls(f"I look.{spread}", {"search": {}, "run": {}, "arguments": {}}) is None
 
 
+@pytest.mark.parametrize(
+    "text", ["<tools></tools>", "<tools>\n</tools>", "<tool_call></tool_call>", "<action></action>"]
+)
+def test_tags_of_a_call_without_one_are_no_answer(text: str) -> None:
+    found = read_text_calls(text, {"search": {}})
+    assert found is not None
+    assert (list(found.calls), found.is_unread) == ([], True)
+
+
 @pytest.mark.parametrize("cut", CUT)
 @pytest.mark.parametrize("mark", ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<tools>", "<action>"])
 def test_nothing_within_a_call_that_is_not_whole_is_a_call(mark: str, cut: str) -> None:

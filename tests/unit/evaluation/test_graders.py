@@ -31,15 +31,21 @@ async def is_right(item: Item, answer: str) -> bool:
         "First 1000, then 42 more, so \\boxed{1042}",
         "20 * 52 = 1040, and 2 more: there are **1,042** rolls.",
         "#### 1042",
+        "1042.0000000000001",
+        "1041.9999999999999",
     ],
 )
 async def test_a_number_is_found_where_a_person_finds_it(answer: str) -> None:
     assert await is_right(make(Grader.NUMBER, "1,042"), answer)
 
 
-@pytest.mark.parametrize("answer", ["", "1043", "1042 and then 7", "10 42", "none"])
+@pytest.mark.parametrize("answer", ["", "1043", "1042 and then 7", "10 42", "none", "1042.000000001", "1041.99"])
 async def test_another_number_is_wrong(answer: str) -> None:
     assert not await is_right(make(Grader.NUMBER, "1042"), answer)
+
+
+async def test_whole_numbers_are_compared_to_their_last_digit() -> None:
+    assert not await is_right(make(Grader.NUMBER, "10000000000000000"), "10000000000000001")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ MEDIANS = "What is the median?\nA) 6\nB) 6.5\nC) 7\nD) 4"
         ("nothing of these", "B", MEDIANS, False),
         ("So 1,260 euros", "1260", "", True),
         ("1260 or 1261", "1260", "", False),
+        ("462.00000000000006", "462", "", True),
         ("In Paris.", "paris", "", True),
     ],
 )

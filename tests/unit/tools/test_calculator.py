@@ -177,6 +177,8 @@ async def test_an_expression_without_a_result_is_no_mistake_of_its_form() -> Non
         ("2 (3)", "a bracket follows a number"),
         ("round(number=1)", "an = stands in it"),
         ("'a' * 3", "may not stand in it"),
+        ("sum(price_of('saw'))", "look other values up before"),
+        ("population * 2", "look its value up before"),
         ("[1]", "may not stand in it"),
         ("1if 1", "a letter stands after a digit"),
         ("0x1f", "a letter stands after a digit"),

@@ -28,10 +28,11 @@ _IN_TEXT: Final = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
     f"never write one yourself. {ACTION_RULE}"
 )
-# Without tags: models that are told of them write an answer between them, instead of calling anything.
+# Without tags: models that are told of them write an answer between them, instead of calling anything. And look-ups
+# first: models that are told to calculate make up the numbers.
 _NATIVE: Final = (
-    "Call a tool for whatever you do not know for certain, then for every calculation. When their results tell the "
-    "answer, write it."
+    "First look up with tools whatever the question does not tell; then calculate, with a tool if there is one. When "
+    "the results tell the answer, write it."
 )
 _CONTINUE: Final = "If you need more room to think, end with what you have so far between <continue> and </continue>. "
 
@@ -45,7 +46,10 @@ UNREAD_CALL: Final = (
     "one JSON object."
 )
 _SHOWN_CHARACTERS: Final = 120
-REPEATED: Final = "The same call was made before, as {call_id}; making it again tells nothing new."
+REPEATED: Final = (
+    "The same call was made before, as {call_id}, with the same result. Write the answer now, or make another call."
+)
+FAILED: Final = "This call failed. Make it again as its error says, or make another call."
 
 
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:

@@ -245,6 +245,8 @@ class ToolUse:
             before.append(call.call_id)
             self.made += 1
             result = await self._call(call)
+            # Models that see an error alone apologise for it, as their answer.
+            note = words.FAILED if result.is_error and self.stop is None else note
         self.failed += has_failed(result)
         return result, note
 

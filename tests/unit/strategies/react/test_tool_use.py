@@ -164,8 +164,9 @@ async def test_only_a_tool_that_could_not_do_its_work_has_failed() -> None:
     unknown = ToolCall(call_id="x", name="abacus", arguments_json="{}")
     misfit = ToolCall(call_id="x", name="calculator", arguments_json='{"sum": "1"}')
     for wrong in (unknown, misfit):
-        result, _ = await made.make(made.mint(wrong))
+        result, note = await made.make(made.mint(wrong))
         assert result.is_error
+        assert "as its error says" in note
     assert (made.made, made.failed) == (5, 1), "the division by zero"
 
 
