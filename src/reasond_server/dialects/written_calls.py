@@ -124,7 +124,8 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
     A form with a mark is a call, whatever it names. One without a mark (an object, a list, a Python call, all of the
     reply or in a fence at its end) is one if it names an offered tool. So is an object that begins a line or ends the
     reply and has the arguments that the tool takes; if the reply `may_go_on` behind it, the model did not know the
-    result. Marks within fences and quotes are text.
+    result. And so is a reply that is nothing but an object of a name and arguments, if any tool is offered: a call of
+    one that does not exist is no answer. Marks within fences and quotes are text.
     """
     text = _DOUBLED.sub("{", text)
     if (fenced := _FENCE_AT_END.fullmatch(text)) and _MARK.match(fenced[2].lstrip()):
@@ -146,7 +147,18 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
         if language in {"tool_call", "tool_code", "tool_calls"}:
             return TextCalls(text=before.rstrip(), is_unread=True)
     found = _read_object_between(text, tools, may_go_on=may_go_on) or _read_last_line(text, tools)
-    return found or _read_named_object(text, tools)
+    return found or _read_named_object(text, tools) or (_read_bare_call(text) if tools else None)
+
+
+def _read_bare_call(text: str) -> TextCalls | None:
+    """Return the call in a reply that is nothing but an object of a name and an object of arguments."""
+    fenced = _FENCE_AT_END.fullmatch(text)
+    body = (fenced[2] if fenced else text).strip()
+    called, end = (scan_value(body, 0) if body.startswith("{") else None) or (None, 0)
+    if not isinstance(called, dict) or called.keys() != {"name", "arguments"} or not _AFTER_OBJECT.fullmatch(body, end):
+        return None
+    calls = _take(_read_calls(called), {}) if isinstance(called["arguments"], dict) else ()
+    return TextCalls(text="", calls=calls) if calls else None
 
 
 def _read_object_between(text: str, tools: Mapping[str, Json], *, may_go_on: bool) -> TextCalls | None:

@@ -102,6 +102,17 @@ def test_a_call_that_is_told_before_an_answer_is_none() -> None:
     assert read_text_calls(f"I call.\n{CALL}", TOOLS, may_go_on=False) is not None
 
 
+@pytest.mark.parametrize("form", ["CALL", " CALL\n", "```json\nCALL\n```", "{CALL}"])
+def test_a_reply_that_is_nothing_but_a_call_is_one_whatever_it_names(form: str) -> None:
+    call = '{"name": "calculate", "arguments": {"expression": "227 * 166"}}'
+    found = read_text_calls(form.replace("CALL", call), TOOLS)
+    assert found is not None
+    assert [call.name for call in found.calls] == ["calculate"]
+    assert read_text_calls(f"Such a reply is a call:\n```json\n{call}\n```", TOOLS) is None
+    assert read_text_calls('{"name": "Ada", "arguments": 3}', TOOLS) is None
+    assert read_text_calls('{"name": "Ada", "arguments": {}, "born": 1815}', TOOLS) is None
+
+
 def test_arguments_get_the_types_that_their_schema_wants() -> None:
     text = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></function>"
     found = read_text_calls(text, TOOLS)

@@ -246,7 +246,8 @@ class ToolUse:
             self.made += 1
             result = await self._call(call)
             # Models that see an error alone apologise for it, as their answer.
-            note = words.FAILED if result.is_error and self.stop is None else note
+            if result.is_error and self.stop is None:
+                note = words.FAILED_AGAIN.format(call_id=before[0]) if note else words.FAILED
         self.failed += has_failed(result)
         return result, note
 

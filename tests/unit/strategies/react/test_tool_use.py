@@ -167,7 +167,9 @@ async def test_only_a_tool_that_could_not_do_its_work_has_failed() -> None:
         result, note = await made.make(made.mint(wrong))
         assert result.is_error
         assert "as its error says" in note
-    assert (made.made, made.failed) == (5, 1), "the division by zero"
+    _, note = await made.make(made.mint(misfit))
+    assert "failed before, as c5" in note
+    assert (made.made, made.failed) == (6, 1), "the division by zero"
 
 
 async def test_the_same_call_is_told_the_second_time_and_refused_the_third() -> None:
