@@ -10,7 +10,7 @@ or an argument that does not exist, and replies with a call in their text that w
 - A reply without a native call has a call in its text if a tool was called after it and before the next reply.
 - It has one that was not read, which is our fault, if no tool was called although the name of an offered tool stands
   in it with an object or a bracket of arguments behind it, or as the value of a member such as "name"; unless it had to
-  answer. These replies are printed.
+  answer. These replies are printed; a third equal call, which react refuses, is among them.
 
 The arguments are those of `benchmarks.prompts`, and so is the file of results.
 """

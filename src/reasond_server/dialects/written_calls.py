@@ -33,7 +33,7 @@ _MARK: Final = re.compile(
 )
 # A text that may become a call: nothing from there on is shown until the reply is whole.
 _MAY_BEGIN: Final = re.compile(
-    r"<(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
+    r"</?(?:[a-z]{1,16}:)?(?:tool|function|antml|invoke|start_function|action|execute)|<[|\uff5c]|\[TOOL_|\bfunctools\[|\u273f|\bto=functions"
     r"|^<[a-z_][\w.-]{0,64}>\s*(?:$|\{)|^<[a-z_][\w.-]{0,64}\s\w{1,64}=|<use_tool\b|^@?[a-z_][\w.]{0,64}(?:\[A|\s?\{)"
     r"|\[Calling\b|^\[?[a-z_][\w.]{0,64}\("
     r"|\A\s*(?:```\w*\s*)?[{\[]|^(?:```|~~~)(?:json|tool)|^\{{1,2}\s*\"|^Action:"
@@ -97,6 +97,8 @@ _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "tool_input", "
 # The template of Qwen2.5-Coder shows a call between two braces each: with llama.cpp the model writes it so.
 _DOUBLED: Final = re.compile(r"\{\{(?=\s*[\"'](?:name|tool|function)[\"']\s*:)")
 _OPENING: Final = re.compile(r"[{\[]")
+# What Qwen2.5-Coder writes behind a result, and nothing else.
+_TAGS_ALONE: Final = re.compile(r"\s*(?:</?tool_?(?:call|response|result|output)s?>\s*)+")
 _MAX_CALLS: Final = 64
 _MOST_OBJECTS: Final = 8
 _MOST_BRACES: Final = 16
@@ -151,7 +153,9 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
 
 
 def _read_bare_call(text: str) -> TextCalls | None:
-    """Return the call in a reply that is nothing but an object of a name and an object of arguments."""
+    """Return the call in a reply that is nothing but an object of a name and arguments, or but tags of a call."""
+    if _TAGS_ALONE.fullmatch(text):
+        return TextCalls(text="", is_unread=True)
     fenced = _FENCE_AT_END.fullmatch(text)
     body = (fenced[2] if fenced else text).strip()
     called, end = (scan_value(body, 0) if body.startswith("{") else None) or (None, 0)

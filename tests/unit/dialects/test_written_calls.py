@@ -154,7 +154,7 @@ def test_nothing_within_an_object_of_many_lines_that_is_not_whole_is_a_call(cut:
 
 
 @pytest.mark.parametrize(
-    "text", ["<tools></tools>", "<tools>\n</tools>", "<tool_call></tool_call>", "<action></action>"]
+    "text", ["<tools></tools>", "<tools>\n</tools>", "<tool_call></tool_call>", "<action></action>", "</tool_response>"]
 )
 def test_tags_of_a_call_without_one_are_no_answer(text: str) -> None:
     found = read_text_calls(text, {"search": {}})
