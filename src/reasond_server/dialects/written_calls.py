@@ -153,7 +153,7 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
 
 
 def _read_bare_call(text: str) -> TextCalls | None:
-    """Return the call in a reply that is nothing but an object of a name and arguments, or but tags of a call."""
+    """Return the call that is all of a reply: an object of a name and arguments, or tags, which cannot be read."""
     if _TAGS_ALONE.fullmatch(text):
         return TextCalls(text="", is_unread=True)
     fenced = _FENCE_AT_END.fullmatch(text)

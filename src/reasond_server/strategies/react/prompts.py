@@ -46,11 +46,9 @@ UNREAD_CALL: Final = (
     "one JSON object."
 )
 _SHOWN_CHARACTERS: Final = 120
-REPEATED: Final = (
-    "The same call was made before, as {call_id}, with the same result. Write the answer now, or make another call."
-)
+REPEATED: Final = "The same call was made before, as {call_id}. Write the answer now, or make another call."
 FAILED: Final = "This call failed. Change its arguments as its error says, or make another call."
-FAILED_AGAIN: Final = "The same call failed before, as {call_id}. Change its arguments, or make another call."
+FAILED_AGAIN: Final = "The same call was made before, as {call_id}. Change its arguments, or make another call."
 
 
 def write_instructions(specs: Sequence[ToolSpec], *, is_native: bool) -> str:
