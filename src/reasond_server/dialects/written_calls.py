@@ -126,7 +126,7 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
     A form with a mark is a call, whatever it names. One without a mark (an object, a list, a Python call, all of the
     reply or in a fence at its end) is one if it names an offered tool. So is an object that begins a line or ends the
     reply and has the arguments that the tool takes; if the reply `may_go_on` behind it, the model did not know the
-    result. And so is a reply that is nothing but an object of a name and arguments, if any tool is offered: a call of
+    result. And so is a reply that is nothing but objects of a name and arguments, if any tool is offered: a call of
     one that does not exist is no answer. Marks within fences and quotes are text.
     """
     text = _DOUBLED.sub("{", text)
@@ -153,16 +153,23 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
 
 
 def _read_bare_call(text: str) -> TextCalls | None:
-    """Return the call that is all of a reply: an object of a name and arguments, or tags, which cannot be read."""
+    """Return the calls that are all of a reply: objects of a name and arguments, or tags, which cannot be read."""
     if _TAGS_ALONE.fullmatch(text):
         return TextCalls(text="", is_unread=True)
     fenced = _FENCE_AT_END.fullmatch(text)
     body = (fenced[2] if fenced else text).strip()
-    called, end = (scan_value(body, 0) if body.startswith("{") else None) or (None, 0)
-    if not isinstance(called, dict) or called.keys() != {"name", "arguments"} or not _AFTER_OBJECT.fullmatch(body, end):
+    called, end = (scan_value(body, 0) if body.startswith(("{", "[")) else None) or (None, 0)
+    objects = called if isinstance(called, list) else [called]
+    if not _AFTER_OBJECT.fullmatch(body, end) or not all(map(_is_call, objects)):
         return None
-    calls = _take(_read_calls(called), {}) if isinstance(called["arguments"], dict) else ()
+    calls = _take(_read_calls(objects), {})
     return TextCalls(text="", calls=calls) if calls else None
+
+
+def _is_call(one: Any) -> bool:  # noqa: ANN401 - any JSON
+    """Return whether a JSON value is a call and nothing else, in the form of templates or in ours."""
+    has_both = isinstance(one, dict) and (one.keys() == {"name", "arguments"} or one.keys() == {"tool", "arguments"})
+    return has_both and isinstance(one["arguments"], dict)
 
 
 def _read_object_between(text: str, tools: Mapping[str, Json], *, may_go_on: bool) -> TextCalls | None:

@@ -80,7 +80,8 @@ _NUMBER: Final = re.compile(r"(?<![\w.])[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:
 _CHOICE: Final = re.compile(r"(?<![A-Za-z0-9])\(?([A-Z])\)?(?![A-Za-z0-9'])")
 _TEST_LIMIT_S: Final = 20.0
 _SHOWN: Final = 300
-_DOUBLE: Final = 10**14
+# A double is off by at most 1.2e-16 of its value after one operation: this is room for eight.
+_DOUBLE_PRECISION: Final = 10**15
 
 
 @value
@@ -167,7 +168,7 @@ def _has_number(answer: str, item: Item) -> bool:
 
 def is_same_number(wanted: Fraction, found: Fraction) -> bool:
     """Return whether a number is the wanted one; what a double is off by, as in 0.1 + 0.2, does not count."""
-    return wanted == found or (found.denominator > 1 and abs(wanted - found) <= abs(wanted) / _DOUBLE)
+    return wanted == found or (found.denominator > 1 and abs(wanted - found) <= abs(wanted) / _DOUBLE_PRECISION)
 
 
 def _find_last_number(text: str) -> Fraction | None:

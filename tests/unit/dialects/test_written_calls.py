@@ -102,15 +102,17 @@ def test_a_call_that_is_told_before_an_answer_is_none() -> None:
     assert read_text_calls(f"I call.\n{CALL}", TOOLS, may_go_on=False) is not None
 
 
-@pytest.mark.parametrize("form", ["CALL", " CALL\n", "```json\nCALL\n```", "{CALL}"])
-def test_a_reply_that_is_nothing_but_a_call_is_one_whatever_it_names(form: str) -> None:
-    call = '{"name": "calculate", "arguments": {"expression": "227 * 166"}}'
+@pytest.mark.parametrize("member", ["name", "tool"])
+@pytest.mark.parametrize("form", ["CALL", " CALL\n", "```json\nCALL\n```", "{CALL}", "[CALL]", "[CALL, CALL]"])
+def test_a_reply_that_is_nothing_but_a_call_is_one_whatever_it_names(form: str, member: str) -> None:
+    call = json.dumps({member: "calculate", "arguments": {"expression": "227 * 166"}})
     found = read_text_calls(form.replace("CALL", call), TOOLS)
     assert found is not None
-    assert [call.name for call in found.calls] == ["calculate"]
+    assert [call.name for call in found.calls] == ["calculate"] * form.count("CALL")
     assert read_text_calls(f"Such a reply is a call:\n```json\n{call}\n```", TOOLS) is None
     assert read_text_calls('{"name": "Ada", "arguments": 3}', TOOLS) is None
     assert read_text_calls('{"name": "Ada", "arguments": {}, "born": 1815}', TOOLS) is None
+    assert read_text_calls("[]", TOOLS) is None
 
 
 def test_arguments_get_the_types_that_their_schema_wants() -> None:

@@ -44,8 +44,9 @@ async def test_another_number_is_wrong(answer: str) -> None:
     assert not await is_right(make(Grader.NUMBER, "1042"), answer)
 
 
-async def test_whole_numbers_are_compared_to_their_last_digit() -> None:
+async def test_long_numbers_are_compared_to_their_last_digit() -> None:
     assert not await is_right(make(Grader.NUMBER, "10000000000000000"), "10000000000000001")
+    assert not await is_right(make(Grader.NUMBER, "1234567890123.45"), "1234567890123.46")
 
 
 @pytest.mark.parametrize(
