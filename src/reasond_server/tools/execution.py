@@ -255,10 +255,13 @@ def _build_error_result(call: ToolCall, failure: _Failure) -> ToolResult:
 
 
 def describe_unknown(name: str, tools: Collection[str]) -> str:
-    """Return what the model is told that called `name` where there are only `tools`."""
+    """Return what the model is told that called `name` where there are only `tools`.
+
+    The tool that reads results is not among those named: models call what is, before there is anything to read.
+    """
     close = difflib.get_close_matches(name, [*tools], n=1) if TOOL_NAME.fullmatch(name) else []
     hint = f"; did you mean {close[0]!r}?" if close else "."
-    names = sorted(tools)
+    names = sorted({*tools} - {READ_TOOL_RESULT})
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return f"there is no tool {show(name)}{hint} Tools are: {', '.join(names[:_MAX_NAMES])}{more}"
 

@@ -88,7 +88,7 @@ def test_only_what_says_so_is_idempotent() -> None:
 
 async def test_an_unknown_tool_is_an_error_that_names_the_nearest_and_all() -> None:
     message = message_of(await box(Echo()).call(call(name="ecko")))
-    assert message == "unknown_tool: there is no tool 'ecko'; did you mean 'echo'? Tools are: echo, read_tool_result"
+    assert message == "unknown_tool: there is no tool 'ecko'; did you mean 'echo'? Tools are: echo"
     assert "mean" not in message_of(await box(Echo()).call(call(name="x" * 10_000 + "\u202e")))
 
 

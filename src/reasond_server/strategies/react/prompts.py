@@ -47,7 +47,7 @@ UNREAD_CALL: Final = (
 )
 _SHOWN_CHARACTERS: Final = 120
 REPEATED: Final = "The same call was made before, as {call_id}. Write the answer now, or make another call."
-FAILED: Final = "This call failed. Change its arguments as its error says, or make another call."
+FAILED: Final = "This call failed. Do what its error says, or make another call."
 FAILED_AGAIN: Final = "The same call was made before, as {call_id}. Change its arguments, or make another call."
 
 

@@ -166,7 +166,7 @@ async def test_only_a_tool_that_could_not_do_its_work_has_failed() -> None:
     for wrong in (unknown, misfit):
         result, note = await made.make(made.mint(wrong))
         assert result.is_error
-        assert "as its error says" in note
+        assert "what its error says" in note
     _, note = await made.make(made.mint(misfit))
     assert note.startswith("The same call was made before, as c5. Change")
     assert (made.made, made.failed) == (6, 1), "the division by zero"
