@@ -169,7 +169,8 @@ async def test_draining_reports_it_sends_clients_away_and_lets_running_work_end(
             await http_status(listening, "/readyz")
         hold.set()
         rest = [event.WhichOneof("event") async for event in stream]
-        assert rest == ["iteration", "completed"]
+        # A slow machine has heartbeats between them.
+        assert [each for each in rest if each != "heartbeat"] == ["iteration", "completed"]
         await draining
 
 
@@ -262,7 +263,8 @@ async def test_who_follows_a_run_hears_its_end_though_a_second_signal_ends_it_at
             os.kill(os.getpid(), signal.SIGTERM)
             await wait_for_health(listening)
             os.kill(os.getpid(), signal.SIGINT)
-            assert [event.WhichOneof("event") async for event in events] == ["completed"]
+            rest = [event.WhichOneof("event") async for event in events]
+            assert [each for each in rest if each != "heartbeat"] == ["completed"]
         async with asyncio.timeout(120):
             await serving
 
