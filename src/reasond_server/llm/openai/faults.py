@@ -64,6 +64,9 @@ _PARAMETERS = frozenset(
 )
 _SERVER_STATUSES = frozenset({408, 409, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _TOO_LARGE_STATUSES = frozenset({400, 413, 422, 500})
+_LOADING = re.compile(r"\b(?:loading|warming up)\b", re.IGNORECASE)
+_LOADING_WAIT_S = 3.0
+_MOST_LOADING_WAIT_S = 600.0
 _NAMED = ("type", "code", "param")
 _NAME = re.compile(r"[A-Za-z0-9_.]{1,64}")
 
@@ -95,6 +98,7 @@ class _Kind(StrEnum):
     RATE = "rate"
     ACCESS = "access"
     MODEL = "model"
+    LOADING = "loading"
     SERVER = "server"
     REDIRECT = "redirect"
     STARVED = "starved"
@@ -177,16 +181,20 @@ def _unwrap(report: object) -> dict[str, Any]:
     """Return the error object of a report in any of the common forms."""
     if isinstance(report, list) and len(report) == 1:
         report = report[0]
+    outer = report if isinstance(report, dict) else {}
     for name in ("error", "detail"):
         if isinstance(report, dict) and report.get(name):
             report = report[name]
     if isinstance(report, str):
-        return {"message": report}
+        return {**outer, "message": report}
     return report if isinstance(report, dict) else {}
 
 
 def _classify(status: int, report: dict[str, Any]) -> _Kind:
-    """Return the kind of a report by its code, then by its status; only prompts that are too long by their words."""
+    """Return the kind of a report by its code, then by its status.
+
+    Only prompts that are too long and models that are being loaded are known by their words.
+    """
     inner = report.get("innererror") or report.get("inner_error")
     codes = [report.get("code"), report.get("type"), inner.get("code") if isinstance(inner, dict) else None]
     code = " ".join(one.lower().replace(" ", "_") for one in codes if isinstance(one, str))
@@ -198,6 +206,7 @@ def _classify(status: int, report: dict[str, Any]) -> _Kind:
         (_Kind.RATE, status == 429 or _has_any(code, _RATE_CODES)),  # noqa: PLR2004 - HTTP's number
         (_Kind.ACCESS, status in {401, 403} or _has_any(code, _ACCESS_CODES)),
         (_Kind.MODEL, status == 404 or _has_any(code, _MODEL_CODES)),  # noqa: PLR2004 - HTTP's number
+        (_Kind.LOADING, status == 503 and _LOADING.search(str(report.get("message") or "")) is not None),  # noqa: PLR2004 - HTTP's number
         (_Kind.SERVER, status in _SERVER_STATUSES),
         (_Kind.REDIRECT, status < 400),  # noqa: PLR2004 - HTTP's number
         (_Kind.STARVED, is_starved(report)),
@@ -228,6 +237,14 @@ def _build_fault(
             retry_after_s=retry_after_s,
         )
         return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED)
+    if kind is _Kind.LOADING:
+        error = ModelUnavailableError(
+            f"{who} is still loading its model (HTTP {status})",
+            remedy="Ask again when it has; a large model takes minutes.",
+            metadata=metadata,
+            retry_after_s=_read_loading_time_s(report) if retry_after_s is None else retry_after_s,
+        )
+        return UpstreamFaultError(error, retries=AS_OFTEN_AS_ALLOWED)
     if kind is _Kind.SERVER:
         error = ModelUnavailableError(
             f"{who} failed (HTTP {status})",
@@ -241,6 +258,13 @@ def _build_fault(
     return UpstreamFaultError(
         _build_lasting_error(options, kind, who=who, metadata=metadata, report=report, is_unspent=is_unspent)
     )
+
+
+def _read_loading_time_s(report: dict[str, Any]) -> float:
+    """Return the seconds that a report expects for loading the model, as Hugging Face's does; a few without one."""
+    told = report.get("estimated_time")
+    is_time = isinstance(told, (int, float)) and 0 < told <= _MOST_LOADING_WAIT_S
+    return float(told) if is_time else _LOADING_WAIT_S
 
 
 def _build_lasting_error(

@@ -158,6 +158,41 @@ async def test_an_attempt_that_the_open_breaker_refuses_is_not_counted_as_repeat
     assert not any(name.startswith("reasond_model_retries_total") for name in values(counted))
 
 
+@pytest.mark.parametrize(
+    ("report", "wait_s"),
+    [
+        ({"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, 3.0),
+        ({"error": "Model org/name is currently loading", "estimated_time": 20.0}, 20.0),
+        ({"error": "Model is warming up", "estimated_time": 1e9}, 3.0),
+        ({"detail": "The model is LOADING", "estimated_time": "soon"}, 3.0),
+    ],
+)
+async def test_a_server_that_loads_its_model_is_waited_for_and_not_taken_for_broken(
+    report: object, wait_s: float
+) -> None:
+    policy = RetryPolicy(max_attempts=2, breaker_window=1)
+    loading = refusing("503 Service Unavailable", report)
+    scripts = [loading, streaming(chunk("x"), chunk(finish="stop"), DONE), loading, loading]
+    async with upstream(*scripts) as server, backend(server, retries=policy) as one:
+        assert [event async for event in one.model.stream(request())]
+        with pytest.raises(ModelUnavailableError, match="still loading its model") as refused:
+            _ = [event async for event in one.model.stream(request())]
+        assert one.model.health is BreakerState.CLOSED
+    assert refused.value.retry_after_s == wait_s
+    assert [int(wait) for wait in one.sleep.waits] == [wait_s, wait_s]
+
+
+async def test_an_overloaded_server_is_not_taken_for_one_that_loads() -> None:
+    report = {"error": {"code": 503, "message": "Overloaded while downloading", "type": "unavailable_error"}}
+    async with (
+        upstream(refusing("503 Service Unavailable", report)) as server,
+        backend(server, retries=RetryPolicy(max_attempts=1, breaker_window=1)) as one,
+    ):
+        with pytest.raises(ModelUnavailableError, match="failed"):
+            _ = [event async for event in one.model.stream(request())]
+        assert one.model.health is BreakerState.OPEN
+
+
 async def test_a_window_that_the_server_tells_in_a_refusal_is_known_from_then_on() -> None:
     told = {"error": {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError"}}
     async with upstream(refusing("400 B", told)) as server, backend(server) as one:
