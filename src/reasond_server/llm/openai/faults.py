@@ -263,8 +263,9 @@ def _build_fault(
 def _read_loading_time_s(report: dict[str, Any]) -> float:
     """Return the seconds that a report expects for loading the model, as Hugging Face's does; a few without one."""
     told = report.get("estimated_time")
-    is_time = isinstance(told, (int, float)) and 0 < told <= _MOST_LOADING_WAIT_S
-    return float(told) if is_time else _LOADING_WAIT_S
+    if isinstance(told, (int, float)) and 0 < told <= _MOST_LOADING_WAIT_S:
+        return float(told)
+    return _LOADING_WAIT_S
 
 
 def _build_lasting_error(
