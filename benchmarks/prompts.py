@@ -1,9 +1,9 @@
 """Measure what the prompts of strategies are worth with a real model: `python -m benchmarks.prompts --model NAME`.
 
-Asks each task of a file alone and through each strategy, at `--temperature` (votes: at 0.7), and prints a row for each
-way, of its final replies (for votes: of its samples): those with a tagged answer, those whose answer was found without
-a tag, those without an answer, and those that thought first; also right answers, answers that we spoiled, calls, and
-the tokens that the model read and wrote. The rules:
+Asks each task of a file alone and through each strategy, at `--temperature` (votes: `--vote-temperature`), and prints a
+row for each way, of its final replies (for votes: of its samples): those with a tagged answer, those whose answer was
+found without a tag, those without an answer, and those that thought first; also right answers, answers that we spoiled,
+calls, and the tokens that the model read and wrote. The rules:
 
 - An answer is right if its last number is the right one, if its last letter of a choice is the right one or, without a
   letter, if it has the text of the right choice and of no other, or if it holds the right text. Of a plain reply that
@@ -93,6 +93,7 @@ class Figures:
 
     way: str
     questions: int
+    temperature: float = 0.0
     right: int = 0
     tagged: int = 0
     read_untagged: int = 0
@@ -282,7 +283,8 @@ class Way:
 
 def list_ways(options: argparse.Namespace) -> list[Way]:
     """Return all ways of this program, as the arguments set them."""
-    limit, samples = {"max_tokens": options.max_tokens}, {"samples": options.samples}
+    limit = {"max_tokens": options.max_tokens}
+    samples = {"samples": options.samples, "temperature": options.vote_temperature}
     heat = {"temperature": options.temperature}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
     return [
@@ -340,7 +342,7 @@ async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: P
 
     found = []
     for way in ways:
-        figures = way.figures_type(way=way.name, questions=len(problems))
+        figures = way.figures_type(way=way.name, questions=len(problems), temperature=way.config["temperature"])
         async with asyncio.TaskGroup() as group:
             for place in range(len(problems)):
                 group.create_task(ask(way, figures, place))
@@ -387,6 +389,7 @@ def read_options(description: str | None, tasks: Path) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--vote-temperature", type=float, default=0.7)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--only", action="append", default=[])
     return parser.parse_args()
@@ -407,10 +410,10 @@ def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
     """Write the results; those of other models, ways, tasks and temperatures stay."""
     rows = json.loads(RESULTS.read_text("utf-8"))["figures"] if RESULTS.exists() else []
     about = {"model": options.model, "digest": options.digest, "samples": options.samples}
-    about |= {"tasks": options.tasks.stem, "temperature": options.temperature}
+    about["tasks"] = options.tasks.stem
     for each in found:
         row = {**about, **asdict(each), **bound_share(each.right, each.questions)}
-        rows = [other for other in rows if any(other[name] != row[name] for name in (*about, "way"))]
+        rows = [other for other in rows if any(other[name] != row[name] for name in (*about, "way", "temperature"))]
         rows.append(row)
     write_report(RESULTS, PACKAGES, figures=rows)
 

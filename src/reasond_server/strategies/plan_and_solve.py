@@ -30,7 +30,10 @@ _PLAN: Final = (
     "what the step finds out and from which facts or numbers of the question, for example: 1. Find the price without "
     "tax from the price and the rate. Leave all results and the answer out."
 )
-_SOLVE: Final = f"The passage holds a plan for this. Follow it, and mend it where it is wrong. {STEPS_FIRST}"
+_SOLVE: Final = (
+    "Solve the question now, with the facts and numbers that it gives. The plan is a help that may be wrong: mend it "
+    f"where it is. {STEPS_FIRST}"
+)
 _STEP_LINE: Final = re.compile(r"^[ \t]{0,8}(?:[*_]{0,2}(?:step )?\d{1,3}[.):]|[-*•] )", re.IGNORECASE | re.MULTILINE)
 
 
