@@ -28,8 +28,8 @@ STEPS_FIRST: Final = (
 
 In front of the question, and with "as short as it can be", it made able models skip the steps; asked to "write the
 steps down", they named the steps without taking them; a placeholder between the tags was copied. "Let's think
-step by step. At the end write the final answer" made at least 28 of 50 replies of a small model a bare answer, "First set
-up what is known and what is asked, then calculate it step by step" 25.
+step by step. At the end write the final answer" made at least 28 of 50 replies of a small model a bare answer, "First
+set up what is known and what is asked, then calculate it step by step" 25.
 """
 
 
