@@ -67,35 +67,33 @@ def write_text(size: int, depth: float, fact: str) -> str:
     return "\n\n".join(paragraphs)
 
 
-async def read_texts(figures: Figures, options: argparse.Namespace, record: dict[str, object]) -> None:
-    """Ask for each fact and count."""
-    connected = connect((options.url or [""])[0], options.model)
+async def read_text(figures: Figures, planted: int, model: RecordedModel) -> None:
+    """Ask for one of the facts, in a text that holds it at the depth of the same place, and count."""
+    told, question, right = FACTS[planted]
     config = BoundedContextConfig(
         chunk_size=figures.window,
         carryover_size=figures.window // 4,
         carryover_mode=CarryoverMode(figures.mode),
         temperature=0.0,
     )
-    for depth, (fact, question, right) in zip(DEPTHS, FACTS, strict=True):
-        model = RecordedModel(model=connected, record=record, path=options.record)
-        task = Task(query=question, material=write_text(figures.size, depth, fact))
-        notes, answer = "", ""
-        async for event in BoundedContext().run(task, RunContext(config=config, model=model, new_nonce=lambda: NONCE)):
-            if isinstance(event, Outcome):
-                answer = event.answer
-                figures.limited += event.finish_reason in ENDED_BY_US
-            elif isinstance(event, Step) and isinstance(event.detail, BoundedContextStep):
-                notes = event.detail.carryover or notes
-        figures.texts += 1
-        figures.right += is_right(answer, right)
-        figures.in_notes += right in notes.replace(",", "")
-        model.count_into(figures)
-    await connected.aclose()
+    task = Task(query=question, material=write_text(figures.size, DEPTHS[planted], told))
+    notes, answer = "", ""
+    async for event in BoundedContext().run(task, RunContext(config=config, model=model, new_nonce=lambda: NONCE)):
+        if isinstance(event, Outcome):
+            answer = event.answer
+            figures.limited += event.finish_reason in ENDED_BY_US
+        elif isinstance(event, Step) and isinstance(event.detail, BoundedContextStep):
+            notes = event.detail.carryover or notes
+    figures.texts += 1
+    figures.right += is_right(answer, right)
+    figures.in_notes += right in notes.replace(",", "")
+    model.count_into(figures)
 
 
 async def measure(options: argparse.Namespace) -> list[Figures]:
     """Read all texts, all lengths, windows and modes at once."""
     record = read_record(options.record)
+    connected = connect((options.url or [""])[0], options.model)
     found = [
         Figures(size=size, window=window, mode=mode)
         for size in options.bytes
@@ -104,7 +102,10 @@ async def measure(options: argparse.Namespace) -> list[Figures]:
     ]
     async with asyncio.TaskGroup() as group:
         for figures in found:
-            group.create_task(read_texts(figures, options, record))
+            for planted in range(len(FACTS)):
+                model = RecordedModel(model=connected, record=record, path=options.record)
+                group.create_task(read_text(figures, planted, model))
+    await connected.aclose()
     return found
 
 

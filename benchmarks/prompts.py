@@ -48,7 +48,7 @@ from reasond_server.evaluation.graders import Graders, is_same_number
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.evaluation.report import compute_interval
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
-from reasond_server.llm.openai.backend_options import BackendOptions, Timeouts
+from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.openai.model_factory import build_model
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
@@ -85,6 +85,8 @@ _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD: Final = re.compile(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+")
 _END_OF_SENTENCE: Final = re.compile(r"[.!?:]\s|\n")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
+# A small server that is asked all at once drops a connection now and then; no other call shall fail for it.
+_RETRIES: Final = RetryPolicy(max_attempts=5, budget_ratio=1.0, breaker_window=1000, breaker_ratio=1.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -363,7 +365,8 @@ def read_record(path: Path | None) -> dict[str, Any]:
 def connect(url: str, model: str) -> ChatModel:
     """Return the model at `url`; without one, a model that refuses every request."""
     if url:
-        return build_model(BackendOptions(name="llm", model=model, base_url=url, timeouts=_TIMEOUTS))
+        options = BackendOptions(name="llm", model=model, base_url=url, timeouts=_TIMEOUTS, retries=_RETRIES)
+        return build_model(options)
 
     def refuse(request: ChatRequest) -> str:
         raise SystemExit(f"{request.label or 'a request'} is not in the record: name a model with --url")

@@ -20,9 +20,13 @@ LAST = STREAM_HEAD + b"connection: close\r\n\r\n" + ANSWER
 
 
 @asynccontextmanager
-async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
-    """Run a server that drops each connection at the request after `answers`; yield its address and the requests."""
+async def dropping(*, answers: int, together: int = 1) -> AsyncIterator[tuple[str, list[str]]]:
+    """Run a server that drops each connection at the request after `answers`; yield its address and the requests.
+
+    It answers the first requests when as many as `together` have come.
+    """
     heads: list[str] = []
+    have_come = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -32,6 +36,9 @@ async def dropping(*, answers: int) -> AsyncIterator[tuple[str, list[str]]]:
                 heads.append(head)
                 if number == answers:
                     return
+                if len(heads) >= together:
+                    have_come.set()
+                await have_come.wait()
                 is_last = "connection: close" in head
                 writer.write(LAST if is_last else KEPT)
                 await writer.drain()
@@ -58,6 +65,18 @@ async def test_a_kept_connection_that_is_dropped_costs_no_wait_and_only_once() -
             assert outcome.error is None
         assert one.sleep.waits == []
         assert closes(heads) == [False, False, True, True]
+
+
+async def test_a_call_gets_past_all_kept_connections_that_are_dropped() -> None:
+    """As after the samples of a vote, whose answers llama.cpp ends at once."""
+    async with dropping(answers=1, together=5) as (address, heads), backend(address, retries=ONE_ATTEMPT) as one:
+        for outcome in await asyncio.gather(*(call(one.model) for _ in range(5))):
+            assert outcome.error is None
+        outcome = await call(one.model)
+        assert outcome.error is None
+        assert one.sleep.waits == []
+        assert closes(heads)[-1]
+        assert len(heads) <= 5 + 5 + 1
 
 
 async def test_connections_are_kept_as_long_as_the_server_keeps_them() -> None:

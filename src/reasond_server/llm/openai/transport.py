@@ -126,14 +126,13 @@ class OpenAITransport:
         """Send a request and return its answer, whose body is not read yet.
 
         llama.cpp promises to keep a connection open but closes it after a stream, so the next call on it fails. Then
-        the request is sent once more, and from then on no connection is kept. For other servers, a new connection would
-        take a third of the time of each call.
+        the request is sent again, past other such connections if there are any, and from then on none is kept. For
+        other servers, a new connection would take a third of the time of each call.
         """
         content = encode_body(self._options, body, messages=messages)
         while True:
-            keeps = self._keeps_connections
             try:
-                return await self._client.post(path, content, keeps=keeps)
+                return await self._client.post(path, content, keeps=self._keeps_connections)
             except self._http.ErrorStatusError as refused:
                 if b'"tool_use_failed"' in refused.body:
                     # The model has written a call, which the gateway could not read: that is an answer.
@@ -145,7 +144,7 @@ class OpenAITransport:
             except Exception as error:  # noqa: BLE001 - every error of the layers below is converted
                 cause = self._http.find_cause(error)
                 # On a connection of its own, a request may have been read, and be billed, before that ended.
-                if not (keeps and is_dropped(cause) and self._http.has_reused_connection()):
+                if not (is_dropped(cause) and self._http.has_reused_connection()):
                     raise build_open_fault(self._options, cause) from None
                 self._keeps_connections = False
 
