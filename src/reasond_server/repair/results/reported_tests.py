@@ -43,6 +43,14 @@ _NOISE: Final = (
     (re.compile(r"(?<=[\w)]):\d+(?::\d+)?(?=$|[\s:),'\"])", re.MULTILINE), ":LINE"),
     (re.compile(r"\s+"), " "),
 )
+# The same in what the model is shown, where all else may tell it something: addresses of Python's objects, and how long
+# pytest, unittest, Go and Node say that they ran.
+_CHANCE: Final = (
+    (re.compile(r"(?<= at )0x[0-9a-fA-F]+\b"), "0x…"),
+    (re.compile(r"(?<= in )\d+\.\d+s(?: \([\d:]+\))?(?=(?: =+)?$)", re.MULTILINE), "…s"),
+    (re.compile(r"(?<= \()\d+\.\d\ds(?=\)$)|(?<=\t)\d+\.\d{3}s$", re.MULTILINE), "…s"),
+    (re.compile(r"(?<=\bduration_ms[: ])(\s*)\d+(?:\.\d+)?$", re.MULTILINE), r"\1…"),
+)
 
 
 class UnreadableResultError(Exception):
@@ -98,7 +106,7 @@ def write_failures(tests: Iterable[ReportedTest]) -> str:
     room = MAX_EVIDENCE_BYTES
     failed = [test for test in tests if test.outcome is TestOutcome.FAILED]
     for index, test in enumerate(failed):
-        text = escape_text(test.trace or test.message).strip()
+        text = _hide_chance(escape_text(test.trace or test.message)).strip()
         part = f"FAILED {test.test_id}\n{shorten(text, _MAX_TRACE_BYTES)}".rstrip()
         if len(part.encode()) + 2 > room:
             parts.append(f"[and {len(failed) - index} more failed tests]")
@@ -112,7 +120,14 @@ def write_output(output: bytes) -> str:
     """Return the beginning and the end of what a command printed, at most MAX_EVIDENCE_BYTES."""
     most = 4 * MAX_EVIDENCE_BYTES
     kept = output if len(output) <= 2 * most else output[:most] + output[-most:]
-    return shorten(escape_text(kept.decode("utf-8", "replace")).strip(), MAX_EVIDENCE_BYTES)
+    return shorten(_hide_chance(escape_text(kept.decode("utf-8", "replace"))).strip(), MAX_EVIDENCE_BYTES)
+
+
+def _hide_chance(text: str) -> str:
+    """Return `text` without what differs between two runs of the same code: equal failures are shown alike."""
+    for pattern, replacement in _CHANCE:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def escape_text(text: str) -> str:

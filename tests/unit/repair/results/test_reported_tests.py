@@ -50,6 +50,31 @@ def test_failures_that_differ_in_what_they_say_have_two_fingerprints(one: str, o
     assert fingerprint_failure(make_failed(one)) != fingerprint_failure(make_failed(other))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (".0 = <range_iterator object at 0x7f1e20ad4300>", ".0 = <range_iterator object at 0x7f1e20ad5860>"),
+        ("==== 1 failed, 2 passed in 0.05s ====", "==== 1 failed, 2 passed in 0.31s ===="),
+        ("==== 1 failed in 61.20s (0:01:01) ====", "==== 1 failed in 65.00s (0:01:05) ===="),
+        ("1 failed in 0.05s", "1 failed in 1.15s"),
+        ("Ran 3 tests in 0.002s", "Ran 3 tests in 0.010s"),
+        ("--- FAIL: TestAdd (0.00s)\n", "--- FAIL: TestAdd (0.02s)\n"),
+        ("FAIL\texample.com/add\t0.003s", "FAIL\texample.com/add\t0.112s"),
+        ("  duration_ms: 1.25\n", "  duration_ms: 0.981\n"),
+        ("# duration_ms 40.1", "# duration_ms 38"),
+    ],
+)
+def test_equal_failures_of_two_runs_are_shown_alike(one: str, other: str) -> None:
+    """Else a prompt differs in every run, no engine has its prefix, and a repair cannot be repeated from its record."""
+    assert write_output(one.encode()) == write_output(other.encode())
+    assert write_failures([make_failed(trace=one)]) == write_failures([make_failed(trace=other)])
+
+
+@pytest.mark.parametrize("text", ["assert h == 0xcbf29ce484222325", "took 0.53s", "expected in 0.5s or less", "look at 0x"])
+def test_what_may_matter_is_shown_as_it_was_printed(text: str) -> None:
+    assert write_output(text.encode()) == text
+
+
 def test_without_a_message_the_last_line_of_the_trace_counts() -> None:
     one = make_failed(trace="code of the first candidate\nE  assert 1 == 2\n\n")
     assert fingerprint_failure(one) == fingerprint_failure(make_failed(trace="other code\nE  assert 1 == 2"))
