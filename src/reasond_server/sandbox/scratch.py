@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reasond_server.base.asyncio_tasks import finish_though_cancelled
 from reasond_server.sandbox.sandbox import SandboxFailedError
 
 if TYPE_CHECKING:
@@ -342,14 +343,10 @@ async def _finish(work: Callable[..., None], *arguments: object) -> None:
     Raises:
         SandboxFailedError: the disk refused it.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
-        await asyncio.shield(running)
+        await finish_though_cancelled(asyncio.to_thread(work, *arguments), name="work on a workspace")
     except OSError as error:
         raise SandboxFailedError(f"a workspace could not be used: {error.strerror}") from error
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
 
 
 def _make_folders(root: Path, paths: Sequence[str], give: Callable[[Path], None]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -50,18 +52,29 @@ async def test_a_workspace_holds_the_tree_with_its_changes(scratch: Scratch, *, 
     assert not list((scratch.path / "trees").iterdir())
 
 
-async def test_a_workspace_of_a_cancelled_caller_is_removed(scratch: Scratch) -> None:
-    tree = await LinkedWorkspaces(scratch).write_tree(
-        [SourceFile(path=f"{number}", content=b"") for number in range(500)]
-    )
+async def test_a_workspace_of_a_cancelled_caller_is_removed_when_it_was_written(
+    scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the caller is cancelled again meanwhile, as by the end of the server."""
+    tree = await LinkedWorkspaces(scratch).write_tree(FILES)
+    link, may_write = os.link, threading.Event()
+
+    def wait_and_link(*arguments: Any, **options: Any) -> None:
+        may_write.wait(timeout=10)
+        link(*arguments, **options)
 
     async def open_one() -> None:
         async with tree.open_workspace({}):
             await asyncio.Event().wait()
 
+    monkeypatch.setattr(os, "link", wait_and_link)
     running = asyncio.create_task(open_one())
-    await asyncio.sleep(0)
-    running.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        running.cancel()
+    await asyncio.sleep(0.01)
+    assert list((scratch.path / "workspaces").iterdir())
+    may_write.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not list((scratch.path / "workspaces").iterdir())

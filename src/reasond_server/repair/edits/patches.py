@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.base.asyncio_tasks import limit_awake_time
+from reasond_server.base.asyncio_tasks import finish_though_cancelled, limit_awake_time
 from reasond_server.errors.base import show
 from reasond_server.errors.repairs import SandboxUnavailableError
 from reasond_server.repair.edits.patch_parser import PatchError, check_patch
@@ -136,12 +136,7 @@ async def _open_folder(parent: Path | None) -> AsyncGenerator[Path, None]:
 
 async def _run_to_end(call: Callable[[], None]) -> None:
     """Run `call` in a thread; a cancellation waits for its end, so that it writes nothing into a removed folder."""
-    task = asyncio.create_task(asyncio.to_thread(call))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    await finish_though_cancelled(asyncio.to_thread(call), name="work on a folder")
 
 
 def _write_files(root: Path, files: Mapping[str, SourceFile], contents: Mapping[str, bytes]) -> None:

@@ -70,7 +70,9 @@ def test_equal_failures_of_two_runs_are_shown_alike(one: str, other: str) -> Non
     assert write_failures([make_failed(trace=one)]) == write_failures([make_failed(trace=other)])
 
 
-@pytest.mark.parametrize("text", ["assert h == 0xcbf29ce484222325", "took 0.53s", "expected in 0.5s or less", "look at 0x"])
+@pytest.mark.parametrize(
+    "text", ["assert h == 0xcbf29ce484222325", "took 0.53s", "expected in 0.5s or less", "look at 0x"]
+)
 def test_what_may_matter_is_shown_as_it_was_printed(text: str) -> None:
     assert write_output(text.encode()) == text
 
