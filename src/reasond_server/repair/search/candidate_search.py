@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.repair.results.gate import counts
@@ -94,8 +95,9 @@ class CandidateProposer:
     def __post_init__(self) -> None:
         self._number = 0
         self._reflected: dict[str, str] = {}
-        self._unread = ""
-        self._spare: list[RepairCandidate] = []
+        # With the number of the call that gave it: which of several calls ends last decides nothing.
+        self._unread = (0, "")
+        self._spare: list[tuple[int, RepairCandidate]] = []
         self._most_tokens: dict[str, int] = {}
 
     def bound_cost(self, node: Node[RepairNode], *, count: int) -> Cost:
@@ -125,7 +127,7 @@ class CandidateProposer:
             return Proposals(candidates=())
         if evidence := _collect_evidence(node):
             self._reflected.setdefault(evidence, node.node_id)
-        spare, self._spare = self._spare[:count], self._spare[count:]
+        spare, self._spare = [each for _, each in self._spare[:count]], self._spare[count:]
         for each in spare:
             self.events.take_place()(partial(self.report, each))
         count -= len(spare)
@@ -136,11 +138,13 @@ class CandidateProposer:
             for number in numbers
         ]
         results = await run_wave(calls, at_once=MODEL_CALLS_AT_ONCE, failures=self.failures)
-        made = [each for each in results if not isinstance(each, Exception)]
+        numbered = [(n, each) for n, each in zip(numbers, results, strict=True) if not isinstance(each, Exception)]
+        made = [each for _, each in numbered]
         if not made and not spare:
             raise next(each for each in results if isinstance(each, Exception))
-        self._spare += [other for each in made for other in each.others]
-        self._unread = next((each.problem for each in reversed(made) if each.problem), self._unread)
+        self._spare += [(number, other) for number, each in numbered for other in each.others]
+        self._spare.sort(key=itemgetter(0))
+        self._unread = max([self._unread, *((number, each.problem) for number, each in numbered if each.problem)])
         return Proposals(
             candidates=[
                 Candidate(payload=RepairNode(candidate=replace(each, others=())), key=each.key)
@@ -170,7 +174,7 @@ class CandidateProposer:
             depth=node.depth + 1,
             temperature=self.parameters.temperature if is_first else self.parameters.spread_temperature,
             previous=None if parent is None else _describe_previous(parent, find_critique(node)),
-            unread="" if parent is not None and parent.problem else self._unread,
+            unread="" if parent is not None and parent.problem else self._unread[1],
             notes=self.take_notes(),
         )
 

@@ -57,6 +57,7 @@ class ScriptedActivities:
         score_of: Callable[[int], float] = give_score,
         *,
         code_of: Callable[[int], str] = str,
+        problem_of: Callable[[int], str] = lambda _: "it holds no edit",
         evidence_of: Callable[[int], str] = lambda number: f"failure {number}",
         invalid_patches: Sequence[str] = (),
         held_out: CheckStatus | None = None,
@@ -66,6 +67,7 @@ class ScriptedActivities:
     ) -> None:
         self.score_of = score_of
         self.code_of = code_of
+        self.problem_of = problem_of
         self.evidence_of = evidence_of
         self.invalid_patches = invalid_patches
         self.held_out = held_out
@@ -101,7 +103,7 @@ class ScriptedActivities:
             key=code or f"invalid {order.number}",
             changes={"a.py": code.encode()} if code else {},
             diff=f"diff {code}" if code else "",
-            problem="" if code else "it holds no edit",
+            problem="" if code else self.problem_of(order.number),
             usage=Usage(input_tokens=80, output_tokens=20, model_calls=1),
         )
 
@@ -331,6 +333,21 @@ async def test_events_are_in_order_whichever_call_ends_first() -> None:
     slow = ScriptedActivities(delay_of=lambda number: 0.01 * (10 - number % 10))
     parameters = RepairParameters(patience=100)
     assert (await work(quick, parameters))[1] == (await work(slow, parameters))[1]
+
+
+async def test_prompts_are_the_same_whichever_call_ends_first() -> None:
+    asked = []
+    for delay_of in (lambda _: 0.0, lambda number: 0.002 * (30 - number)):
+        # Two candidates are refined side by side, and of both some replies cannot be used.
+        activities = ScriptedActivities(
+            code_of=lambda number: "" if number in {7, 9, 14} else str(number),
+            problem_of=lambda number: f"reply {number} holds no edit",
+            delay_of=delay_of,
+        )
+        await work(activities, RepairParameters(patience=100))
+        asked.append({order.number: order.unread for order in activities.orders})
+    assert asked[0] == asked[1]
+    assert len(set(asked[0].values())) > 1
 
 
 async def test_a_patch_that_does_not_apply_gives_way_to_the_next_one() -> None:
