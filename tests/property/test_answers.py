@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reasond_server.context.answers import _LAST_HEADING, _MARK, _find_announcements, is_placeholder
@@ -27,6 +27,9 @@ REPLIES = st.lists(PIECES, max_size=14).map("".join)
 OURS = re.compile(rf"{NONCE}|\A\s*</?answer>|</?answer>\s*\Z", re.IGNORECASE)
 
 
+@example(text="<answer>Answer: <Answer>. ")
+@example(text="<answer>the final answer<answer>```\n")
+@example(text="<Answer>. <Answer><Answer>}")
 @given(text=REPLIES)
 def test_nothing_of_ours_is_in_an_answer(text: str) -> None:
     listener = ReplyListener(messages=PROMPT, max_tokens=100, temperature=0.0, kinds=(TagKind.ANSWER,))

@@ -66,6 +66,8 @@ def settle_reply(
         words = find_own_words(messages)
         parts = [cutter.cut_whole(part, messages, kind=parsed.kind) for part in (text, content)]
         text, content = [cut_own_words(part, words) for part in parts]
+        if parsed.kind is TagKind.ANSWER and is_placeholder(content):
+            content = ""
     if (text, content) == (parsed.text, parsed.content):
         return parsed
     return replace(parsed, text=text, content=content)
@@ -94,7 +96,7 @@ def _choose_answer(content: str, behind: str) -> tuple[str, str]:
 
 def _split_answers(content: str) -> list[str]:
     """Return what stands between answer tags within `content`; code is left whole."""
-    if "answer" in content and "```" not in content:
+    if "answer" in content.casefold() and "```" not in content:
         return [_ESCAPED_AT_END.sub("", part) for part in _ANSWER_TAG.split(content)]
     return [strip_tags(content)] if "answer>" in content.casefold() else [content]
 
