@@ -53,6 +53,8 @@ def settle_reply(
     if parsed.kind is None and _MARKED_TAG.search(parsed.text):
         plain = parse_reply(_MARKED_TAG.sub(r"<\1\2>", parsed.text), kinds=tuple(TagKind), is_stop=not parsed.is_cut)
         parsed = replace(plain, thinking=parsed.thinking + plain.thinking, is_cut=parsed.is_cut)
+    if parsed.kind is TagKind.ANSWER and _is_copied(parsed, messages):
+        parsed = replace(parsed, content="")
     nonces = _find_nonces(parsed.text + parsed.content + behind, messages)
     text, content = _FENCE.sub("", _FENCED.sub("", parsed.text)), parsed.content
     if parsed.kind is TagKind.ANSWER:
@@ -71,6 +73,13 @@ def settle_reply(
     if (text, content) == (parsed.text, parsed.content):
         return parsed
     return replace(parsed, text=text, content=content)
+
+
+def _is_copied(parsed: ParsedReply, messages: Sequence[Message]) -> bool:
+    """Return whether the answer is the example of the prompt, copied together with the words before it."""
+    words = parsed.text.rstrip()[-_FEWEST_CHARACTERS:]
+    shown = f"{words} <answer>{parsed.content.strip()}</answer>"
+    return len(words) == _FEWEST_CHARACTERS and any(shown in message.content for message in messages)
 
 
 def _cut_behind(content: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from reasond_server.context.answers import is_placeholder
@@ -12,16 +14,19 @@ from reasond_server.context.tags import TagKind
 from reasond_server.context.text_calls import ACTION_RULE
 from reasond_server.llm.model import Message, Role
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 PROMPT = [Message(role=Role.USER, content=f"<question {NONCE}>\nWhat?\n</question {NONCE}>")]
 
 
-def settle(text: str) -> tuple[str, str]:
-    """Return the text and the answer of a reply that the model ended by itself."""
+def settle(text: str, asked: Sequence[Message] = PROMPT) -> tuple[str, str]:
+    """Return the text and the answer of a reply to `asked` that the model ended by itself."""
     parser = TagParser(kinds=(TagKind.ANSWER,))
     parser.feed(text)
     parser.close(is_stop=True)
-    settled = settle_reply(parser.result, PROMPT, behind=parser.behind)
+    settled = settle_reply(parser.result, asked, behind=parser.behind)
     return settled.text.strip(), settled.content.strip()
 
 
@@ -96,3 +101,23 @@ def test_nothing_is_left_of_a_rule_of_ours_that_is_repeated(text: str, left: str
     asked = Message(role=Role.USER, content=f"{PROMPT[0].content}\n{ACTION_RULE}")
     words = find_own_words([Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked])
     assert cut_own_words(text, words).strip() == left
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        # As Qwen2.5-Coder-1.5B ends a judgement: it repeats the solution and what stands behind it.
+        (
+            "So it was 20.\n\nEnd with your score from 0 (wrong) to 10 (right), for example: <answer>7",
+            "",
+        ),
+        ("Right. End with your score from 0 (wrong) to 10 (right), for example:  <answer>7</answer>", ""),
+        ("End with your score from 0 (wrong) to 10 (right), for example: <answer>3</answer>", "3"),
+        ("The steps are right, and it is what was asked for: <answer>7</answer>", "7"),
+        ("<answer>7</answer>", "7"),
+    ],
+)
+def test_the_example_of_a_rule_that_is_copied_with_its_rule_is_no_answer(text: str, answer: str) -> None:
+    rule = "End with your score from 0 (wrong) to 10 (right), for example: <answer>7</answer>"
+    asked = [Message(role=Role.USER, content=f"{PROMPT[0].content}\n{rule}")]
+    assert settle(text, asked)[1] == answer
