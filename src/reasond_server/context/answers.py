@@ -25,20 +25,23 @@ from reasond_server.context.vote_forms import DECIMAL, find_value
 from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,
     ANNOUNCEMENT,
+    ANSWERED,
     CHOSEN,
     CONCLUSIONS,
     EXAMPLE_ANSWER,
     EXPLANATIONS,
+    FORMS,
     HEADING,
     NEGATIONS,
     PLACEHOLDERS,
+    REFERENCES,
     REMARKS,
     SIGNS,
 )
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _MARK = re.compile(
-    rf"(?<![^\W\u3040-\u9fff\uac00-\ud7a3]){ANNOUNCEMENT}"
+    rf"(?<![^\W\u3040-\u9fff\uac00-\ud7a3])(?:{ANSWERED}|{ANNOUNCEMENT})"
     rf"|{CHOSEN}|^[ \t]{{0,8}}(?:#{{1,6}}[ \t]|[*_]{{2,3}})[ \t]{{0,4}}(?:{HEADING})[*_:\uff1a]{{0,4}}[ \t]{{0,8}}$"
     rf"|\bfinal answer\b(?=[*_\s]{{0,4}}[$\\*\d\n])|^[ \t]{{0,8}}(?:a|答)[:\uff1a]",
     re.IGNORECASE | re.MULTILINE,
@@ -51,7 +54,8 @@ _TAGGED = re.compile(
     r"|<answer>\s*(?P<last>.{1,2000}?)\s*(?:</?answer>\s*)?(?:(?:```|~~~)\s*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
-_NEGATED = re.compile(rf"[*_ ]{{0,3}}(?:{NEGATIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
+# Such an announcement says what the answer is not, or how it looks.
+_NEGATED = re.compile(rf"[*_ ]{{0,3}}(?:(?:{NEGATIONS})(?![^\W\u3040-\u9fff])|{FORMS})", re.IGNORECASE)
 _OPTIONS = re.compile(r"^[ \t]{0,8}b:", re.IGNORECASE | re.MULTILINE)
 _ENDED_EMPHASIS = re.compile(r"^[*_]{1,3}(?![^\s:=\uff1a])[ \t:=\uff1a]*")
 _DECORATION: Final = " \t*_#=>~$[]\\-"
@@ -165,7 +169,10 @@ def _list_marked(text: str) -> Iterator[str]:
         elif not (mark[0].lstrip().casefold() == "a:" and _OPTIONS.search(text)) and not _NEGATED.match(
             text, mark.end()
         ):
-            yield _read_marked(text, mark)
+            read = _read_marked(text, mark)
+            is_about = text[: mark.start()].casefold().endswith(REFERENCES)
+            if not is_about or find_value(read):
+                yield read
 
 
 def _find_announcements(text: str) -> Sequence[re.Match[str]]:

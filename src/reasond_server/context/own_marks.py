@@ -140,7 +140,7 @@ _OPENING: Final = re.compile(r"<(\w{1,16}) ([a-z]{16,64})[^<>]{0,200}>")
 _RULE: Final = FENCE_RULE.strip()
 # Of runs of characters, because a look behind at every place takes seven times as long.
 _SENTENCE: Final = re.compile(r"[^\n.:?!]*(?:[.:?!](?! )[^\n.:?!]*)*(?:\n|[.:?!] )?")
-_FEWEST_CHARACTERS: Final = 24
+_FEWEST_CHARACTERS: Final = 21
 _FEWEST_WORDS: Final = 4
 _EDGES: Final = " \t\r\n\"'`*_#>[](){}.,:;-"
 
@@ -245,7 +245,7 @@ class TagCutter:
 
 
 def cut_own_words(text: str, words: str) -> str:
-    """Return `text` without the sentences that repeat one of `words`, of at least 24 characters.
+    """Return `text` without the sentences that repeat one of `words`, of at least 21 characters.
 
     `words` are what `find_own_words` returns. Nothing is left of a text that is only a part of them. Code is kept.
     """

@@ -85,6 +85,18 @@ CONCLUSIONS: Final = (
 CHOSEN: Final = r"(?:故|应|應|因此|所以|本题)[选選](?:择|擇)?[:\uff1a]?(?=\s?[(\uff08]?[A-H](?![A-Za-z]))"
 """An announcement of the letter of a choice by its verb, in Chinese."""
 
+ANSWERED: Final = (
+    rf"(?:{_BEFORE}){{0,4}}answer to (?:the|this|your) question"
+    r"(?:,? [\"\u201c*_]{1,3}[^\n\"\u201d]{0,300}[\"\u201d*_]{1,3},?)? is\b:?"
+)
+"""An announcement that names the question, as it was asked or not."""
+
+REFERENCES: Final = ("this ", "that ")
+"""What stands before an announcement that speaks of an answer given before: "This answer is exact"."""
+
+FORMS: Final = r"(?:(?:given|written|expressed) )?(?:in (?:the|this|an?) [a-z ]{0,20}form(?:at)?|of the form)\b"
+"""What stands behind an announcement that says how the answer looks, and not what it is."""
+
 REMARKS: Final = (
     r"\s?\((?:see|from|by|using|as|because|since|step|cf\.|per|voir|siehe|ver)\b[^()]{0,80}\)$"
     r"|,\s(?:and )?not\s.{1,60}$"

@@ -61,9 +61,10 @@ COMPARISON: Final = "comparison"
 CHECK: Final = "check"
 """The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
+# Told to go through a solution, a small model repeats it, and then goes on with what stands behind it here.
 _JUDGE: Final = (
-    "The last section is a proposed solution. Go through it step by step: write down for each step whether it is "
-    "right, and then whether the final answer is what the question asks for. Only then end with your score between "
+    "Judge the solution in the last section now, without writing it again. Say of each of its steps whether it is "
+    "right, and then whether its final answer is what the question asks for. At the end write your score between "
     "tags, from 0 (certainly wrong) to 10 (certainly right), for example: <answer>7</answer>"
 )
 _JUDGE_BY_DIGIT: Final = _JUDGE.replace("from 0 (certainly wrong) to 10", "one digit from 0 (certainly wrong) to 9")

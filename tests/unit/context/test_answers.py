@@ -39,6 +39,18 @@ from tests.reports.rows import Row, load_rows
         ("Long. " * 80 + "\nTherefore, she finishes it in **3 weeks**.", "3 weeks"),
         ("Long. " * 80 + "\n\n**42**", "42"),
         ("Long. " * 80 + "\nThus it is 25% of it.", "25%"),
+        (
+            'Therefore, the answer to the question "How deep is it? " is:\n4,731 cm\nThis answer is directly said.',
+            "4,731 cm",
+        ),
+        ("Long. " * 80 + "\nThe answer to your question is 42.", "42"),
+        ("The answer is 42.\nThat answer is exact.", "42"),
+        ("It was 41, then 42. This answer is 42.", "42"),
+        (
+            "The depth is 4,731.\nThe answer should be in the format requested, which is\nSo the depth is 4,731.",
+            "4,731",
+        ),
+        ("Long. " * 80 + "\nThe answer is of the form x + 1.\nFinal answer: 2 + 1", "2 + 1"),
         ("Long. " * 80 + "\nSo 5 or 6 weeks.", ""),
         ("Long. " * 80 + "\n**Step 5:** Add 7 to them.", ""),
         ("Long. " * 80 + "\nSo it was in 10-15 days.", ""),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reasond_server.context.answers import is_placeholder
+from reasond_server.context.carryover import NOTES_EXAMPLE
 from reasond_server.context.own_marks import cut_own_words, find_own_words, settle_reply
 from reasond_server.context.replies import TagParser
 from reasond_server.context.sections import FENCE_RULE
@@ -121,3 +122,11 @@ def test_the_example_of_a_rule_that_is_copied_with_its_rule_is_no_answer(text: s
     rule = "End with your score from 0 (wrong) to 10 (right), for example: <answer>7</answer>"
     asked = [Message(role=Role.USER, content=f"{PROMPT[0].content}\n{rule}")]
     assert settle(text, asked)[1] == answer
+
+
+def test_the_example_of_notes_is_cut_out_of_notes() -> None:
+    """As Qwen2.5-Coder-1.5B wrote them: it told the length of our wall as a fact of the passage."""
+    asked = Message(role=Role.USER, content=f"{PROMPT[0].content}\nWrite notes, for example:\n{NOTES_EXAMPLE}")
+    words = find_own_words([Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked])
+    notes = "The dock is 4,731 cm deep. The wall is 12 m long."
+    assert cut_own_words(notes, words).strip() == "The dock is 4,731 cm deep."
