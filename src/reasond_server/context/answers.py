@@ -75,6 +75,7 @@ _INITIAL = re.compile(r"[A-Z]\.")
 _MOST_MARKS: Final = 20
 # What an announcement looks at behind its line.
 _LOOK_AHEAD: Final = 6
+_LOOK_BEHIND: Final = 5
 _MOST_LINES: Final = 8
 # "B. Paris" and "C. Darwin" are shorter than what follows an answer that is a letter.
 _FEWEST_WORDS_BEHIND_A_CHOICE: Final = 3
@@ -170,7 +171,7 @@ def _list_marked(text: str) -> Iterator[str]:
             text, mark.end()
         ):
             read = _read_marked(text, mark)
-            is_about = text[: mark.start()].casefold().endswith(REFERENCES)
+            is_about = text[max(0, mark.start() - _LOOK_BEHIND) : mark.start()].casefold().endswith(REFERENCES)
             if not is_about or find_value(read):
                 yield read
 
