@@ -85,7 +85,7 @@ _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD: Final = re.compile(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+")
 _END_OF_SENTENCE: Final = re.compile(r"[.!?:]\s|\n")
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
-# A small server that is asked all at once drops a connection now and then; no other call shall fail for it.
+# What fails of many calls at once is asked again, and no other call fails for it.
 _RETRIES: Final = RetryPolicy(max_attempts=5, budget_ratio=1.0, breaker_window=1000, breaker_ratio=1.0)
 
 

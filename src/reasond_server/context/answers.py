@@ -37,6 +37,7 @@ from reasond_server.dialects.answer_marks import (
     REFERENCES,
     REMARKS,
     SIGNS,
+    SOURCES,
 )
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
@@ -54,6 +55,7 @@ _TAGGED = re.compile(
     r"|<answer>\s*(?P<last>.{1,2000}?)\s*(?:</?answer>\s*)?(?:(?:```|~~~)\s*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
+_SOURCE = re.compile(SOURCES, re.IGNORECASE)
 # Such an announcement says what the answer is not, or how it looks.
 _NEGATED = re.compile(rf"[*_ ]{{0,3}}(?:(?:{NEGATIONS})(?![^\W\u3040-\u9fff])|{FORMS})", re.IGNORECASE)
 _OPTIONS = re.compile(r"^[ \t]{0,8}b:", re.IGNORECASE | re.MULTILINE)
@@ -75,7 +77,7 @@ _INITIAL = re.compile(r"[A-Z]\.")
 _MOST_MARKS: Final = 20
 # What an announcement looks at behind its line.
 _LOOK_AHEAD: Final = 6
-_LOOK_BEHIND: Final = 5
+_LOOK_BEHIND: Final = 7
 _MOST_LINES: Final = 8
 # "B. Paris" and "C. Darwin" are shorter than what follows an answer that is a letter.
 _FEWEST_WORDS_BEHIND_A_CHOICE: Final = 3
@@ -114,11 +116,15 @@ def find_answer(text: str) -> str:
 
 def find_marked_answer(text: str) -> str:
     """Return the final answer that a text marks, as by a box or "The answer is"; empty if it marks none."""
+    about = ""
     for marked in _list_marked(text[-_MOST_READ:].strip()):
         answer = strip_tags(marked)
-        if answer and not is_placeholder(answer):
+        if not answer or is_placeholder(answer):
+            continue
+        if not _SOURCE.match(answer):
             return answer
-    return ""
+        about = about or answer
+    return about
 
 
 def split_answer(text: str) -> tuple[str, str]:

@@ -76,10 +76,14 @@ def settle_reply(
 
 
 def _is_copied(parsed: ParsedReply, messages: Sequence[Message]) -> bool:
-    """Return whether the answer is the example of the prompt, copied together with the words before it."""
+    """Return whether the answer is the example of the prompt, copied together with the words before it.
+
+    What the model itself has answered before it may say again.
+    """
     words = parsed.text.rstrip()[-_FEWEST_CHARACTERS:]
     shown = f"{words} <answer>{parsed.content.strip()}</answer>"
-    return len(words) == _FEWEST_CHARACTERS and any(shown in message.content for message in messages)
+    asked = [message.content for message in messages if message.role is not Role.ASSISTANT]
+    return len(words) == _FEWEST_CHARACTERS and any(shown in each for each in asked)
 
 
 def _cut_behind(content: str) -> str:

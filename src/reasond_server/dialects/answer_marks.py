@@ -91,10 +91,22 @@ ANSWERED: Final = (
 )
 """An announcement that names the question, as it was asked or not."""
 
-REFERENCES: Final = ("this ", "that ")
+REFERENCES: Final = ("this ", "that ", "diese ", "dieses ", "cette ", "esta ", "questa ", "deze ", "dit ")
 """What stands before an announcement that speaks of an answer given before: "This answer is exact"."""
 
-FORMS: Final = r"(?:(?:given|written|expressed) )?(?:in (?:the|this|an?) [a-z ]{0,20}form(?:at)?|of the form)\b"
+SOURCES: Final = (
+    r"(?:(?:indeed|clearly|exactly|also) )?(?:directly (?:stated|given|taken|found)|"
+    r"(?:stated|given|found|told) (?:in|by)|(?:taken|derived) from|based on|consistent with|what the question)\b"
+)
+"""What stands behind an announcement that tells of the answer where it is from; one that gives it has precedence.
+
+"Correct" is none: it is the answer where somebody asks whether a thing is correct.
+"""
+
+FORMS: Final = (
+    r"(?:(?:given|written|expressed) )?(?:in (?:the|this|an?) [a-z ]{0,20}form(?:at)?|of the form|"
+    r"in der form|sous la forme|en el formato|en forma)\b"
+)
 """What stands behind an announcement that says how the answer looks, and not what it is."""
 
 REMARKS: Final = (

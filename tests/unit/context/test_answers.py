@@ -46,6 +46,13 @@ from tests.reports.rows import Row, load_rows
         ("Long. " * 80 + "\nThe answer to your question is 42.", "42"),
         ("The answer is 42.\nThat answer is exact.", "42"),
         ("It was 41, then 42. This answer is 42.", "42"),
+        ("The result is 4.\nTherefore, the answer is correct.", "correct"),
+        ("The answer is Paris.\nThe final answer is what the question asks for.", "Paris"),
+        ("The answer is Paris.\nMy answer is directly taken from the text.", "Paris"),
+        ("Where is it?\nThe answer is given in the notes.", "given in the notes"),
+        ("Die Antwort lautet 42.\nDiese Antwort ist exakt.", "42"),
+        ("La r\u00e9ponse est 42.\nCette r\u00e9ponse est exacte.", "42"),
+        ("Die Antwort ist 42.\nDie Antwort ist in der Form einer Zahl.", "42"),
         (
             "The depth is 4,731.\nThe answer should be in the format requested, which is\nSo the depth is 4,731.",
             "4,731",

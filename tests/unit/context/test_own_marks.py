@@ -124,6 +124,12 @@ def test_the_example_of_a_rule_that_is_copied_with_its_rule_is_no_answer(text: s
     assert settle(text, asked)[1] == answer
 
 
+def test_an_answer_that_the_model_repeats_in_a_second_reply_is_one() -> None:
+    reply = "So all of them together make 7 euros: <answer>7</answer>"
+    asked = [*PROMPT, Message(role=Role.ASSISTANT, content=reply), Message(role=Role.USER, content="Say it again.")]
+    assert settle(reply, asked)[1] == "7"
+
+
 def test_the_example_of_notes_is_cut_out_of_notes() -> None:
     """As Qwen2.5-Coder-1.5B wrote them: it told the length of our wall as a fact of the passage."""
     asked = Message(role=Role.USER, content=f"{PROMPT[0].content}\nWrite notes, for example:\n{NOTES_EXAMPLE}")
