@@ -38,7 +38,9 @@ from reasond_server.dialects.answer_marks import (
     REMARKS,
     SIGNS,
     SOURCES,
+    STEPS,
 )
+from reasond_server.dialects.written_formulas import read_latex
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
 _MARK = re.compile(
@@ -56,6 +58,8 @@ _TAGGED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _SOURCE = re.compile(SOURCES, re.IGNORECASE)
+_STEP = re.compile(rf"(?<!\w)(?:{STEPS}) (?:the |das |dem |le |la |el |il )?\Z")
+_BARE = re.compile(rf"(?:{HEADING})\W*", re.IGNORECASE)
 # Such an announcement says what the answer is not, or how it looks.
 _NEGATED = re.compile(rf"[*_ ]{{0,3}}(?:(?:{NEGATIONS})(?![^\W\u3040-\u9fff])|{FORMS})", re.IGNORECASE)
 _OPTIONS = re.compile(r"^[ \t]{0,8}b:", re.IGNORECASE | re.MULTILINE)
@@ -77,7 +81,7 @@ _INITIAL = re.compile(r"[A-Z]\.")
 _MOST_MARKS: Final = 20
 # What an announcement looks at behind its line.
 _LOOK_AHEAD: Final = 6
-_LOOK_BEHIND: Final = 7
+_LOOK_BEHIND: Final = 12
 _MOST_LINES: Final = 8
 # "B. Paris" and "C. Darwin" are shorter than what follows an answer that is a letter.
 _FEWEST_WORDS_BEHIND_A_CHOICE: Final = 3
@@ -87,7 +91,15 @@ _MOST_WORDS_OF_SENTENCE: Final = 25
 _BOXED = re.compile(r"\\f?boxed ?\{")
 _BOLD = re.compile(r"(?:\*\*|__)([^*_]{1,200})(?:\*\*|__)")
 _CONCLUSION = re.compile(rf"[*_]{{0,3}}(?:{CONCLUSIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
-_NUMBER_IN_TEXT = re.compile(rf"(?<![\w.,/-])-?[$€£¥]? ?{DECIMAL}(?<![.,]) ?[%€]?(?![\w/-])(?![.,:]\d)")
+_LATER_CONCLUSION = re.compile(
+    rf"[.,;:!] (?:and |und |et |y |e )?(?=(?:{CONCLUSIONS})(?![^\W\u3040-\u9fff]))", re.IGNORECASE
+)
+_NUMBER_IN_TEXT = re.compile(
+    rf"(?<![\w.,/√^-])(?<!\d:)(?<![+\u00d7·])(?<![+*\u00d7·] )-?[$€£¥]? ?{DECIMAL}(?:[/:]\d{{1,9}}){{0,2}}"
+    r"(?<![.,]) ?[%€]?(?![\w/^-])(?![.,:]\d)"
+)
+_INLINE_MATH = re.compile(r"\$(?=\S)([^$\n]{1,200})(?<=\S)\$(?!\d)")
+_EQUATED = re.compile(r"([^\W\d]\w{0,20}) ?=")
 _POLITE_END = re.compile(
     r"\n\s*(?:let me know|(?:i )?hope (?:this|that)|feel free|if you (?:have|need|would)|would you like)"
     r"[^\n]{0,200}\s*\Z",
@@ -177,9 +189,16 @@ def _list_marked(text: str) -> Iterator[str]:
             text, mark.end()
         ):
             read = _read_marked(text, mark)
-            is_about = text[max(0, mark.start() - _LOOK_BEHIND) : mark.start()].casefold().endswith(REFERENCES)
-            if not is_about or find_value(read):
+            before = text[max(0, mark.start() - _LOOK_BEHIND) : mark.start()].casefold()
+            is_about = before.endswith(REFERENCES) and not find_value(read)
+            if not is_about and not (_STEP.search(before) and _is_within_steps(text, mark)):
                 yield read
+
+
+def _is_within_steps(text: str, mark: re.Match[str]) -> bool:
+    """Return whether an announcement has no verb, and more than one line behind it."""
+    behind = [line for line in text[mark.end() :].split("\n") if line.strip(_DECORATION)]
+    return len(behind) > 1 and _BARE.fullmatch(mark[0]) is not None
 
 
 def _find_announcements(text: str) -> Sequence[re.Match[str]]:
@@ -277,6 +296,8 @@ def _read_conclusion(text: str) -> str:
     line = text.rpartition("\n")[2].strip()
     if len(line) > _MOST_LINE or _FENCE_OR_DATA.search(text):
         return ""
+    if line != text and not _CONCLUSION.match(line) and (later := [*_LATER_CONCLUSION.finditer(line)]):
+        line = line[later[-1].end() :]
     shown = _clean(line)
     is_conclusion = _CONCLUSION.match(line) is not None
     bold = _BOLD.findall(line)
@@ -285,6 +306,9 @@ def _read_conclusion(text: str) -> str:
     if line != text and find_value(shown):
         return shown
     if not is_conclusion:
+        return ""
+    line = read_latex(_INLINE_MATH.sub(r"\1", line))
+    if len(set(_EQUATED.findall(line))) > 1:
         return ""
     numbers = {found[0].strip() for found in _NUMBER_IN_TEXT.finditer(line.rpartition("=")[2])}
     return numbers.pop() if len(numbers) == 1 else ""

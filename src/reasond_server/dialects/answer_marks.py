@@ -75,10 +75,10 @@ HEADING: Final = rf"(?:{_BEFORE}){{0,4}}(?:{_NOUNS})"
 """The words of an announcement that is a heading."""
 
 CONCLUSIONS: Final = (
-    "so(?! far)|therefore|thus|hence|consequently|finally|in total|in conclusion|as a result|this means|altogether|"
-    "overall|somit|daher|folglich|insgesamt|donc|ainsi|finalement|par conséquent|au total|por lo tanto|así que|"
-    "entonces|en total|portanto|assim|logo|quindi|pertanto|dus|следовательно|итак|таким образом|значит|więc|zatem|"
-    "takže|所以|因此|故|综上|总共|したがって|よって|따라서|그러므로"
+    r"so(?! (?:far|that|much|many|long|as)\b)|therefore|thus|hence|consequently|finally|in total|in conclusion|"
+    "as a result|this means|altogether|overall|somit|daher|folglich|insgesamt|donc|ainsi|finalement|"
+    "par conséquent|au total|por lo tanto|así que|entonces|en total|portanto|assim|logo|quindi|pertanto|dus|"
+    "следовательно|итак|таким образом|значит|więc|zatem|takže|所以|因此|故|综上|总共|したがって|よって|따라서|그러므로"
 )
 """Words that begin a sentence which concludes."""
 
@@ -93,6 +93,13 @@ ANSWERED: Final = (
 
 REFERENCES: Final = ("this ", "that ", "diese ", "dieses ", "cette ", "esta ", "questa ", "deze ", "dit ")
 """What stands before an announcement that speaks of an answer given before: "This answer is exact"."""
+
+STEPS: Final = (
+    "to|of|from|by|with|into|on|in|than|using|check|verify|confirm|simplify|round|convert|interpret|multiply|divide|"
+    "add|subtract|combine|compare|insert|zum|vom|beim|mit dem|prüfe|überprüfe|runde|au|du|vérifions|vérifier|arrondir|"
+    "al|del|verifica|verificar|comprobar"
+)
+"""What stands before an announcement that is a step with a result: "Add 6 to the result:"."""
 
 SOURCES: Final = (
     r"(?:(?:indeed|clearly|exactly|also) )?(?:directly (?:stated|given|taken|found)|"

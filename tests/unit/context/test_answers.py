@@ -9,6 +9,8 @@ from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.vote_forms import normalize_answer
 from tests.reports.rows import Row, load_rows
 
+LONG = "Long. " * 80 + "\n"
+
 
 @pytest.mark.parametrize(
     ("text", "answer"),
@@ -58,6 +60,27 @@ from tests.reports.rows import Row, load_rows
             "4,731",
         ),
         ("Long. " * 80 + "\nThe answer is of the form x + 1.\nFinal answer: 2 + 1", "2 + 1"),
+        (LONG + "The calculations are correct, so the number of cars is indeed 25.", "25"),
+        (LONG + "We checked it; hence there are 25 cars.", "25"),
+        (LONG + "The sum is 126. Therefore, the number of cars is 25.", "25"),
+        (LONG + "Le calcul est juste, donc il y a 25 voitures.", "25"),
+        (LONG + "The sum holds, so that 25 cars can stand there.", ""),
+        (LONG + "Therefore, Mira has \\(\\frac{172}{7}\\) books.", "172/7"),
+        (LONG + "Therefore, the probability is $\\frac{1}{2}$.", "1/2"),
+        (LONG + "Therefore, the price is $12 and not $13.", ""),
+        (LONG + "So it is \\(\\sqrt{2}\\).", ""),
+        (LONG + "So it is \\(2x + 3\\).", ""),
+        (LONG + "So the width is \\(w = 5\\) and the length \\(l = 8\\).", ""),
+        (LONG + "Therefore, the ratio is 3:4.", "3:4"),
+        (LONG + "So she arrives at 10:30.", "10:30"),
+        (LONG + "So she ate 3/4 of it.", "3/4"),
+        ("- Add 6 to the result:\n  \\[\n  1 + 2 = 3\n  \\]\n\nTherefore, Mira has 32 books.", "32"),
+        ("Simplify the result:\n\\[\n3 + 4 = 7\n\\]\nSo she has 8 pens.", "8"),
+        ("Runde das Ergebnis:\n3,6 = 4\n\nDaher sind es 4 Kisten.", "4"),
+        (LONG + "Simplify the result: 2/3", "2/3"),
+        ("The value of the answer is 42.\n\nIt is the product.", "42"),
+        (LONG + "We get the result:\n\\[\n42\n\\]\n", "42"),
+        ("Here is the answer: 42\n\nThe reason is that 6 * 7 is so.", "42"),
         ("Long. " * 80 + "\nSo 5 or 6 weeks.", ""),
         ("Long. " * 80 + "\n**Step 5:** Add 7 to them.", ""),
         ("Long. " * 80 + "\nSo it was in 10-15 days.", ""),

@@ -13,6 +13,7 @@ from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.text_calls import INVENTED_OBSERVATION, UnreadableActionError, cut_invention, read_action
+from reasond_server.context.vote_forms import find_value
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.llm.model import ModelFinish, ToolSpec
 from reasond_server.llm.wrapped_models import list_messages
@@ -261,6 +262,9 @@ class ReactRun:
         if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
             return self._go_on(reply, words.CUT_OFF.format(tokens=self.context.config.max_tokens_per_step)), None
         if parsed.kind is TagKind.CONTINUE:
+            announced = find_marked_answer(parsed.written)
+            if announced == parsed.content.strip() and find_value(announced):
+                return self._build_end(reply, announced, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
             return self._go_on(reply, words.GO_ON), None
         text = parsed.text.strip()
         is_prose = not self.specs or self.conversation.is_native

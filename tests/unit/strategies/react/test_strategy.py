@@ -132,6 +132,15 @@ async def test_thoughts_without_tools_go_on_until_an_answer() -> None:
     assert text_of(model.requests[2]).endswith("cut off at its limit of 100 tokens. Go on, more briefly.")
 
 
+async def test_an_answer_that_is_announced_between_the_tags_of_thoughts_is_one() -> None:
+    with ScriptedModel(["I count. Therefore, the answer is:\n<continue>41.5</continue>"]) as model:
+        _, outcome = await run(model, allow_tool_use=False)
+    assert (outcome.answer, outcome.finish_reason) == ("41.5", FinishReason.ANSWERED_UNTAGGED)
+    with ScriptedModel(["The answer is: <continue>so far unclear, I look</continue>", "<answer>4</answer>"]) as model:
+        _, outcome = await run(model, allow_tool_use=False)
+    assert outcome.answer == "4"
+
+
 @pytest.mark.parametrize(
     ("last", "thought", "answer"),
     [
