@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
@@ -12,9 +12,11 @@ from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, take_reply
 from reasond_server.context.final_replies import STEPS_FIRST, FinalReply, describe_silence, read_final_reply
-from reasond_server.context.stages import Shown, StageCalls, StagePrompt, prepare_stages
+from reasond_server.context.sections import FENCE_TOKENS
+from reasond_server.context.stages import Shown, StageCalls, prepare_stages
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import ReasondError
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT, ModelError
@@ -39,8 +41,9 @@ _ASK: Final = (
     "not say what the draft claims. Write each on a line of its own, as `Question 1: ...?`, and nothing else."
 )
 _CHECK: Final = (
-    "Answer the question in a sentence or two, with the calculation if there is one. If it cannot be known, say so. "
-    "Then repeat the answer alone between tags, for example: <answer>In 1889</answer>"
+    "The passage holds a question about this task. Answer the question in the passage, and no other, in a sentence or "
+    "two, with the calculation if there is one. If it cannot be known, say so. Then repeat the answer alone between "
+    f"tags, for example: <answer>{EXAMPLE_ANSWER}</answer>"
 )
 _REVISE: Final = (
     "The passages hold a draft of the answer, and questions about its facts with answers that were given without the "
@@ -93,8 +96,8 @@ class ChainOfVerificationConfig(StrategyConfig):
 class ChainOfVerification(ReasoningStrategy[ChainOfVerificationConfig]):
     """Draft an answer, check its facts one by one, and revise it.
 
-    The questions are answered independently (the "factored" variant of the paper): a check shows its question and the
-    material, but neither the draft nor the other questions, so that an error of the draft is not just repeated. Checks
+    The questions are answered independently (the "factored" variant of the paper): a check shows the task and its own
+    question, but neither the draft nor the other questions, so that an error of the draft is not just repeated. Checks
     run in parallel, 8 at once.
 
     Cost: q + 3 calls for q <= n = max_questions questions; 2 if no question can be read, 1 without a whole draft.
@@ -162,7 +165,6 @@ class VerificationRun:
     task: Task
     config: ChainOfVerificationConfig
     context: RunContext[ChainOfVerificationConfig]
-    nonce: str
     calls: StageCalls
     allowance: Allowance
     ask_rule: str
@@ -288,19 +290,9 @@ class VerificationRun:
     async def _check(self, number: int, question: str) -> ModelReply:
         """Answer one question; the prompt shows nothing of the draft."""
         # Equal questions have equal requests, and a replay must not swap them.
-        prompt, calls = await self._prepare_check(question)
-        call = calls.stream(prompt, temperature=self.config.temperature, label=f"check {number}")
-        return await take_reply(call)
-
-    async def _prepare_check(self, question: str) -> tuple[StagePrompt, StageCalls]:
-        calls = await prepare_stages(
-            replace(self.task, query=question),
-            model=self.context.model,
-            nonce=self.nonce,
-            instructions=(_CHECK,),
-            shown=0,
-        )
-        return calls.fit(_CHECK, max_tokens=self.config.max_check_tokens), calls
+        shown = Shown(name=CHECK, text=question)
+        prompt = self.calls.fit(_CHECK, shown, max_tokens=self.config.max_check_tokens)
+        return await take_reply(self.calls.stream(prompt, temperature=self.config.temperature, label=f"check {number}"))
 
     def _show_draft(self) -> Shown:
         return Shown(name=DRAFT, text=f"{self.draft.thought}\n\nAnswer: {self.draft.answer}".strip())
@@ -312,7 +304,7 @@ class VerificationRun:
         return Cost(model_calls=1, tokens=await self.calls.bound_tokens(instruction, more_tokens=more_tokens))
 
     async def _bound_check(self) -> Cost:
-        return await self._bound_cost(_CHECK, self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS)
+        return await self._bound_cost(_CHECK, self.config.max_check_tokens + _MAX_QUESTION_CHARACTERS + FENCE_TOKENS)
 
     async def _bound_revision(self, checks: int) -> Cost:
         """Return the cost of a revision that is as long as the draft."""
@@ -351,16 +343,19 @@ async def prepare_verification(task: Task, context: RunContext[ChainOfVerificati
     Raises:
         ContextExhaustedError: question and material leave too little of the model's context window.
     """
-    config, nonce = context.config, context.new_nonce()
+    config = context.config
     ask_rule = _ASK.format(count=config.max_questions)
     calls = await prepare_stages(
-        task, model=context.model, nonce=nonce, instructions=(STEPS_FIRST, ask_rule, _REVISE), shown=2
+        task,
+        model=context.model,
+        nonce=context.new_nonce(),
+        instructions=(STEPS_FIRST, ask_rule, _CHECK, _REVISE),
+        shown=2,
     )
     return VerificationRun(
         task=task,
         config=config,
         context=context,
-        nonce=nonce,
         calls=calls,
         allowance=Allowance(max_calls=task.budget.max_model_calls, max_tokens=task.budget.max_total_tokens),
         ask_rule=ask_rule,

@@ -80,15 +80,17 @@ async def test_the_draft_is_corrected_by_answers_that_were_given_without_it() ->
     assert outcome.metrics == ChainOfVerificationMetrics(questions=2, answered=2, is_revised=True)
 
 
-async def test_a_check_sees_its_question_and_the_material_and_nothing_of_the_draft() -> None:
+async def test_a_check_sees_the_task_and_its_question_and_nothing_of_the_draft() -> None:
     model = FunctionModel(reply)
     await run(model, material="A book about Rome.", max_check_tokens=111, temperature=0.25)
     drafting, asking, *checks, revising = model.requests
     for request, question in zip(checks, ("What did Hadrian build?", "What did Trajan build?"), strict=True):
         text = request.messages[-1].content
-        assert f"<question {NONCE}>\n{question}\n</question {NONCE}>" in text
+        assert f'<passage {NONCE} name="check">\n{question}\n</passage {NONCE}>' in text
+        assert f"<question {NONCE}>\n{QUERY}\n</question {NONCE}>" in text
         assert "A book about Rome." in text
-        assert not any(word in text for word in (QUERY, "Both built", "Trajan another", "passage"))
+        assert not any(word in text for word in ("Both built", "Trajan another"))
+        assert text.count("What did ") == 1
         assert (request.max_tokens, request.temperature) == (111, 0.25)
     assert [request.max_tokens for request in (drafting, asking, revising)] == [4096, 111, 4096]
     shown = revising.messages[-1].content
@@ -186,10 +188,11 @@ async def test_without_a_whole_draft_nothing_is_checked(draft: str | Reply, answ
         Reply(text="A col", finish=ModelFinish.LENGTH),
         Reply(error=ModelUnavailableError("gone"), error_after=0),
         "",
+        "It was built in 739164.",
     ],
 )
 async def test_a_check_that_fails_has_no_answer_and_the_others_count(failure: str | Reply) -> None:
-    model = FunctionModel(but(f"\nWhat did Trajan build?\n</question {NONCE}>", failure))
+    model = FunctionModel(but(f"\nWhat did Trajan build?\n</passage {NONCE}>", failure))
     _, outcome = await run(model)
     assert outcome.warnings == ("1 of 2 questions about the draft got no answer.",)
     assert "Question 2: What did Trajan build?\nAnswer: (no answer)" in model.requests[-1].messages[-1].content
