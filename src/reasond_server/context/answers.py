@@ -296,7 +296,8 @@ def _read_conclusion(text: str) -> str:
     line = text.rpartition("\n")[2].strip()
     if len(line) > _MOST_LINE or _FENCE_OR_DATA.search(text):
         return ""
-    if line != text and not _CONCLUSION.match(line) and (later := [*_LATER_CONCLUSION.finditer(line)]):
+    later = [] if _CONCLUSION.match(line) else [*_LATER_CONCLUSION.finditer(line)]
+    if later:
         line = line[later[-1].end() :]
     shown = _clean(line)
     is_conclusion = _CONCLUSION.match(line) is not None
@@ -311,4 +312,6 @@ def _read_conclusion(text: str) -> str:
     if len(set(_EQUATED.findall(line))) > 1:
         return ""
     numbers = {found[0].strip() for found in _NUMBER_IN_TEXT.finditer(line.rpartition("=")[2])}
-    return numbers.pop() if len(numbers) == 1 else ""
+    number = numbers.pop() if len(numbers) == 1 else ""
+    # "They were late, so only 12 came" concludes a story, and not a calculation that has the number before.
+    return number if not later or number in text.rpartition("\n")[0] else ""
