@@ -99,6 +99,7 @@ _NUMBER_IN_TEXT = re.compile(
     r"(?<![.,]) ?[%€]?(?![\w/^-])(?![.,:]\d)"
 )
 _INLINE_MATH = re.compile(r"\$(?=\S)([^$\n]{1,200})(?<=\S)\$(?!\d)")
+_CLAUSE_END = re.compile(r"[,;] | (?:and|und|et|y|e) ")
 _EQUATED = re.compile(r"([^\W\d]\w{0,20}) ?=")
 _POLITE_END = re.compile(
     r"\n\s*(?:let me know|(?:i )?hope (?:this|that)|feel free|if you (?:have|need|would)|would you like)"
@@ -309,7 +310,8 @@ def _read_conclusion(text: str) -> str:
     if not is_conclusion:
         return ""
     line = read_latex(_INLINE_MATH.sub(r"\1", line))
-    if len(set(_EQUATED.findall(line))) > 1:
+    # Two unknowns have a value: "w = 5 and l = 8". Of "area = length * width = 40" it is one.
+    if len({found[1] for clause in _CLAUSE_END.split(line) if (found := _EQUATED.search(clause))}) > 1:
         return ""
     numbers = {found[0].strip() for found in _NUMBER_IN_TEXT.finditer(line.rpartition("=")[2])}
     number = numbers.pop() if len(numbers) == 1 else ""
