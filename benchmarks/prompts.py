@@ -57,6 +57,7 @@ from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
 from reasond_server.strategies.program_of_thought import ProgramOfThought
 from reasond_server.strategies.react import React
+from reasond_server.strategies.self_aggregation import SelfAggregation
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
@@ -289,6 +290,7 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
     samples = {"samples": options.samples, "temperature": options.vote_temperature}
     heat = {"temperature": options.temperature}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
+    chains = {"chains": options.samples, "group": min(options.samples, 8), "rounds": 2}
     return [
         Way(name=PLAIN, config={**limit, **heat}),
         Way(name="chain_of_thought", strategy=ChainOfThought(), config={**limit, **heat}),
@@ -296,6 +298,11 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
         Way(name="program_of_thought", strategy=ProgramOfThought(), config={**limit, **heat}),
         Way(name="self_consistency", strategy=SelfConsistency(), config={**limit, **samples}),
         Way(name="best_of_n", strategy=BestOfN(), config={**limit, **samples, "max_judge_tokens": options.max_tokens}),
+        Way(
+            name="self_aggregation",
+            strategy=SelfAggregation(),
+            config={**limit, "temperature": options.vote_temperature, **chains},
+        ),
         Way(name="self_refine", strategy=SelfRefine(), config={**limit, **heat, "max_rounds": 1}),
         Way(name="chain_of_verification", strategy=ChainOfVerification(), config={**limit, **heat}),
         Way(name="tree_of_thought", strategy=TreeOfThought(), config={**small, **heat}),

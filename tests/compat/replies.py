@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ANSWER: Final = "42"
 _QUESTION: Final = re.compile(r"<question \w+>\n(.*?)\n</question", re.DOTALL)
 _JUDGED: Final = re.compile(r'<passage \w+ number="\d+">\n(.*?)\n</passage', re.DOTALL)
-_PROPOSE: Final = re.compile(r"Propose (\d+) different thoughts")
+_PROPOSE: Final = re.compile(r" in (\d+) different ways")
 _CYCLE: Final = re.compile(r"\((\w+:.*?\})\)(?= |$)")
 _ROUND: Final = re.compile(r"Round (\d+)")
 _LAST_ROUND: Final = 3
@@ -42,7 +42,8 @@ def question_of(request: ChatRequest) -> str:
 def reply_to(request: ChatRequest) -> Reply:
     """Return the reply of the model."""
     last = request.messages[-1].content
-    if "thought" in last.rpartition(">\n")[2] or "Using the notes" in last:
+    rule = last.rpartition(">\n")[2]
+    if any(words in rule for words in ("different ways", "the thought", "thoughts", "Using the notes")):
         return Reply(text=_search(last))
     if cycles := _CYCLE.findall(question_of(request)):
         return _act(request, cycles)

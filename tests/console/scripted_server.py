@@ -92,7 +92,7 @@ class Script:
     def reply(self, request: ChatRequest) -> str | Reply:
         """Return the reply to a prompt of one of the strategies."""
         prompt = request.messages[-1].content
-        if "Propose " in prompt:
+        if "different ways" in prompt:
             depth = len(re.findall(r"Step \d+:", prompt))
             end = " <answer>12 litres</answer>" if depth else ""
             return "\n".join(f"Thought {n}: {text}, step {depth + 1}.{end}" for n, text in enumerate(_OPTIONS, start=1))

@@ -222,8 +222,8 @@ async def _reply_to(request: ChatRequest) -> Sequence[ModelEvent]:
         arguments = json.dumps({"expression": f"{chance % 97} * {done + 2}"})
         call = ToolCall(call_id=f"c{done}", name=CALCULATOR, arguments_json=arguments)
         text = f"Let me see, {done}."
-    elif "Propose" in asked:
-        end = f" <answer>{chance % 7}</answer>" if "No further step" in asked else ""
+    elif "different ways" in asked:
+        end = f" <answer>{chance % 7}</answer>" if "No step can follow" in asked else ""
         text = "\n".join(f"Thought {number}: try {chance % 89 + number}.{end}" for number in (1, 2))
     elif "Judge the thought" in asked:
         text = f"So so. <answer>{chance % 11}</answer>"

@@ -70,16 +70,16 @@ class TreeOfThoughtConfig(StrategyConfig):
     seed: Annotated[int | None, Field(description="Breaks ties between thoughts of equal score.")] = None
 
 
+_FIRST: Final = "Work on the task"
+_NEXT: Final = "Go on from the notes"
 _PROPOSE = (
-    "Propose {count} different thoughts that go on from here, each one step closer to the answer and each "
-    "understandable without the others. Begin each on a line of its own with its mark: {marks}. Where a thought "
-    f"completes the solution, end it with the answer between tags, such as <answer>{EXAMPLE_ANSWER}</answer>."
+    "{start} in {count} different ways, each independent of the others and as far as you are sure of it. Begin each on "
+    "a line of its own with its mark: {marks}. "
 )
-_PROPOSE_ONE = (
-    "Write the one thought that goes on from here, a step closer to the answer. If it completes the solution, end it "
-    f"with the answer between tags, such as <answer>{EXAMPLE_ANSWER}</answer>."
-)
-_LAST = " No further step is possible: every thought must end with <answer>."
+_TAG: Final = f"between tags, for example: <answer>{EXAMPLE_ANSWER}</answer>"
+_END_EACH: Final = f"End each that gets to the answer with it {_TAG}"
+_END_ONE: Final = f"Once you get to the answer, end with it {_TAG}"
+_END_LAST: Final = f"No step can follow: get to the answer{{each}}, and end with it {_TAG}"
 _JUDGE = (
     "Judge the thought in <passage>: how likely is it right, and on a way to the right answer? Check it in a few "
     "sentences first. Only then end with a score between tags, from 0 (impossible) to 10 (certain), for example: "
@@ -121,9 +121,12 @@ class TreePrompts:
 
     def propose(self, path: Sequence[str], *, count: int, is_last: bool) -> Sequence[Message]:
         """Return the prompt for `count` thoughts that follow `path`."""
+        start = _NEXT if path else _FIRST
+        if count == 1:
+            return self._build_messages(path, f"{start}. {_END_LAST.format(each='') if is_last else _END_ONE}")
         marks = ", ".join(f"`Thought {number}:`" for number in range(1, count + 1))
-        rule = _PROPOSE.format(count=count, marks=marks) if count > 1 else _PROPOSE_ONE
-        return self._build_messages(path, rule + _LAST * is_last)
+        rule = _PROPOSE.format(start=start, count=count, marks=marks)
+        return self._build_messages(path, rule + (_END_LAST.format(each=" in each") if is_last else _END_EACH))
 
     def judge(self, path: Sequence[str], candidates: Sequence[str]) -> Sequence[Message]:
         """Return the prompt that scores one candidate, or compares several."""

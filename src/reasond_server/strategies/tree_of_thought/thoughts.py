@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from reasond_server.context.answers import find_answer, find_marked_answer
 from reasond_server.context.calls import ModelReply, bound_prompt, stream_reply, take_reply
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import parse_reply
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from reasond_server.strategies.tree_of_thought.prompts import TreePrompts
 
 _MARK = re.compile(
-    r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}thought[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
+    r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}(?:thought|way)[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
     re.IGNORECASE | re.MULTILINE,
 )
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
@@ -101,7 +102,7 @@ class ThoughtProposer:
         text = reply.parsed.text
         is_whole = reply.finish is not ModelFinish.LENGTH and not reply.parsed.is_cut
         candidates = []
-        for found in split_thoughts(text, is_whole=is_whole)[:count]:
+        for found in split_thoughts(text, count=count, is_whole=is_whole, is_last=self._is_last(node)):
             thought = TreeThought(text=calls.counter.head(found.text, calls.thought_tokens), answer=found.answer)
             candidates.append(
                 Candidate(payload=thought, key=_compute_key(path, thought), claims_solution=bool(thought.answer))
@@ -109,8 +110,11 @@ class ThoughtProposer:
         return Proposals(candidates=candidates, spent=_measure_cost(reply))
 
     def _build_prompt(self, node: Node[TreeThought], count: int) -> Sequence[Message]:
-        is_last = node.depth + 1 >= self._max_depth
-        return self._calls.prompts.propose(list_path(node), count=count, is_last=is_last)
+        return self._calls.prompts.propose(list_path(node), count=count, is_last=self._is_last(node))
+
+    def _is_last(self, node: Node[TreeThought]) -> bool:
+        """Return whether the thoughts that follow a node have to be solutions."""
+        return node.depth + 1 >= self._max_depth
 
 
 class ThoughtEvaluator:
@@ -178,28 +182,36 @@ def _measure_cost(reply: ModelReply) -> Cost:
 
 @value
 class ProposedThought:
-    """One thought of a reply; `answer` is its tagged final answer, empty if there is none."""
+    """One thought of a reply; `answer` is its final answer, empty if there is none."""
 
     text: str
     answer: str = ""
 
 
-def split_thoughts(text: str, *, is_whole: bool) -> Sequence[ProposedThought]:
-    """Return the thoughts of a reply, in order; a blank reply has none.
+def split_thoughts(text: str, *, count: int, is_whole: bool, is_last: bool = False) -> Sequence[ProposedThought]:
+    """Return the thoughts of a reply, at most `count`, in order; a blank reply has none.
 
-    They begin at `Thought n:`, or else at `1.`, `2.` … counted from 1; without such marks the reply is one thought.
-    Text before the first mark is left out. If the reply was cut (`is_whole` false), the last thought is left out,
-    unless it has a tagged answer or is the only one.
+    They begin at `Thought n:` or `Way n:`, or else at `1.`, `2.` … counted from 1; without such marks the reply is one
+    thought. Text before the first mark is left out. A reply with more than `count`, of which only the last has an
+    answer, is one solution in steps, and so one thought. If the reply was cut (`is_whole` false), the last thought is
+    left out, unless it has a tagged answer or is the only one.
+
+    An answer is tagged, or marked as by a box or "The answer is". In the last thoughts of a path (`is_last`), which
+    have to be solutions, it is also what their last line concludes.
     """
     parts = [part for part in _split_parts(text) if part.strip()]
     thoughts: list[ProposedThought] = []
     for place, part in enumerate(parts, start=1):
         is_end = place == len(parts) and not is_whole
-        thought = _parse_thought(part, is_whole=not is_end)
+        thought = _parse_thought(part, is_whole=not is_end, is_last=is_last)
         if is_end and not thought.answer and thoughts:
             break
-        thoughts.append(thought)
-    return [thought for thought in thoughts if thought.text or thought.answer]
+        if thought.text or thought.answer:
+            thoughts.append(thought)
+    answered = [place for place, thought in enumerate(thoughts, start=1) if thought.answer]
+    if len(thoughts) > count and answered == [len(thoughts)]:
+        return [_parse_thought(text, is_whole=is_whole, is_last=is_last)]
+    return thoughts[:count]
 
 
 def _split_parts(text: str) -> Sequence[str]:
@@ -215,12 +227,16 @@ def _split_parts(text: str) -> Sequence[str]:
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
 
 
-def _parse_thought(part: str, *, is_whole: bool) -> ProposedThought:
+def _parse_thought(part: str, *, is_whole: bool, is_last: bool) -> ProposedThought:
     parsed = parse_reply(part, kinds=(TagKind.ANSWER,), is_stop=is_whole)
     if "<" in parsed.content:
         # Another tag within the answer.
         parsed = settle_reply(parsed)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
-    # The example of the prompt is no answer, and no part of the thought.
-    return ProposedThought(text=text, answer="" if EXAMPLE_ANSWER in answer else answer)
+    if EXAMPLE_ANSWER in answer:
+        # The example of the prompt is no answer, and no part of the thought.
+        answer = ""
+    if not answer and is_whole:
+        answer = find_answer(text) if is_last else find_marked_answer(text)
+    return ProposedThought(text=text, answer=answer)

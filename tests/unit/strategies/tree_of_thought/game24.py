@@ -34,7 +34,7 @@ _OPERATIONS: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
 _AST: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _QUESTION: Final = re.compile(r"Make 24 of ([\d ]+)\.")
 _LEFT: Final = re.compile(r"left: ([^\n<]+)")
-_COUNT: Final = re.compile(r"Propose (\d+) different")
+_COUNT: Final = re.compile(r" in (\d+) different ways")
 _NUMBERS: Final = 4
 
 State = tuple[str, ...]
@@ -87,7 +87,7 @@ class Player:
         if proposing := _COUNT.search(content):
             moves = self._moves(state, int(proposing[1]), source)
             return "\n".join(f"Thought {number}: {_line(move)}" for number, move in enumerate(moves, start=1))
-        if "Write the one thought" in content:
+        if "Once you get to the answer" in content or "No step can follow" in content:
             return _line(self._moves(state, 1, source)[0])
         lines = [_line(state)] if len(state) == 1 else []
         while len(state) > 1:

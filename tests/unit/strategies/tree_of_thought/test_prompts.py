@@ -49,10 +49,14 @@ def test_all_prompts_of_a_run_begin_alike() -> None:
 
 def test_a_proposal_says_how_many_and_when_it_is_the_last() -> None:
     user = prompts().propose((), count=2, is_last=True)[1].content
-    assert "Propose 2 different thoughts" in user
+    assert "Work on the task in 2 different ways" in user
     assert "`Thought 1:`, `Thought 2:`" in user
-    assert "every thought must end with <answer>" in user
-    assert "No further step" not in prompts().propose((), count=1, is_last=False)[1].content
+    assert "No step can follow: get to the answer in each, and end with it between tags" in user
+    later = prompts().propose(["a"], count=1, is_last=False)[1].content
+    assert later.endswith(
+        "\nGo on from the notes. Once you get to the answer, end with it between tags, for example: "
+        "<answer>739164</answer>"
+    )
     assert "<answer>1: N, 2: N</answer>" in prompts().judge((), ["a", "b"])[1].content
 
 

@@ -125,7 +125,7 @@ async def test_without_an_answered_leaf_the_call_that_was_kept_writes_the_answer
         answer="42",
     )
     assert f"<notes {NONCE}>\nStep 1: a0\nStep 2: a2\n</notes" in model.requests[-1].messages[-1].content
-    assert "every thought must end with <answer>" in model.requests[3].messages[-1].content
+    assert "No step can follow: get to the answer in each" in model.requests[3].messages[-1].content
 
 
 @pytest.mark.parametrize(

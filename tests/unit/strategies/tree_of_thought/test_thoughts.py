@@ -27,30 +27,79 @@ from reasond_server.strategies.tree_of_thought.thoughts import ProposedThought, 
     ],
 )
 def test_thoughts_are_told_apart(text: str, thoughts: list[str]) -> None:
-    assert [thought.text for thought in split_thoughts(text, is_whole=True)] == thoughts
+    assert [thought.text for thought in split_thoughts(text, count=9, is_whole=True)] == thoughts
 
 
 def test_each_thought_may_mark_an_answer() -> None:
     text = "Thought 1: so\n<answer>4</answer>\nThought 2: or <answer> 5"
-    found = split_thoughts(text, is_whole=True)
+    found = split_thoughts(text, count=9, is_whole=True)
     assert found == [ProposedThought(text="so", answer="4"), ProposedThought(text="or", answer="5")]
 
 
 def test_of_a_reply_that_was_cut_the_last_thought_is_left_out() -> None:
     text = "Thought 1: add\nThought 2: hal"
-    assert [thought.text for thought in split_thoughts(text, is_whole=False)] == ["add"]
-    assert [thought.text for thought in split_thoughts("Thought 1: ad", is_whole=False)] == ["ad"]
-    whole = split_thoughts("Thought 1: add\nThought 2: so <answer>5</answer> mo", is_whole=False)
+    assert [thought.text for thought in split_thoughts(text, count=9, is_whole=False)] == ["add"]
+    assert [thought.text for thought in split_thoughts("Thought 1: ad", count=9, is_whole=False)] == ["ad"]
+    whole = split_thoughts("Thought 1: add\nThought 2: so <answer>5</answer> mo", count=9, is_whole=False)
     assert [thought.answer for thought in whole] == ["", "5"]
 
 
 def test_an_answer_that_was_cut_is_none() -> None:
-    assert split_thoughts("So <answer>4", is_whole=False) == [ProposedThought(text="So 4")]
+    assert split_thoughts("So <answer>4", count=9, is_whole=False) == [ProposedThought(text="So 4")]
+
+
+@pytest.mark.parametrize(
+    ("thought", "answer"),
+    [
+        ("The pipe fills 36 litres a minute, so it takes 1944 / 36 = 54 minutes.\n\nAnswer: 54", "54"),
+        ("So it takes \\(\\boxed{54}\\) minutes.", "54"),
+        ("The rest is easy.\n**Final answer:** 54 minutes", "54 minutes"),
+        ("Therefore, there are 920 seats.", ""),
+        ("Such as <answer>739164</answer>.", ""),
+        ("Answer: 739164", ""),
+    ],
+)
+def test_an_answer_that_is_marked_without_our_tag_completes_a_solution(thought: str, answer: str) -> None:
+    """What is only concluded may be the result of a step."""
+    found = split_thoughts(f"Thought 1: add\nThought 2: {thought}", count=2, is_whole=True)
+    assert [each.answer for each in found] == ["", answer]
+
+
+def test_thoughts_that_must_be_solutions_are_read_to_their_conclusion() -> None:
+    text = "Thought 1: 734 - 96 = 638.\nTherefore, 638 pears are left.\nThought 2: Add them first.\nThought 3: So it is 6"
+    found = split_thoughts(text, count=3, is_whole=True, is_last=True)
+    assert [each.answer for each in found] == ["638", "", "6"]
+    cut = split_thoughts(text, count=3, is_whole=False, is_last=True)
+    assert [each.answer for each in cut] == ["638", ""]
+
+
+CHAIN = (
+    "Thought 1: We sum up both days.\n\nThought 2: On Friday 0.9 * 920 = 828.\n\nThought 3: On Saturday 920 - 25 = 895."
+    "\n\nThought 4: Together 828 + 895 = 1723.\n\nAnswer: <answer>1723</answer>"
+)
+
+
+def test_more_thoughts_than_asked_of_which_the_last_has_an_answer_are_one_solution() -> None:
+    """From a real model's reply; the two that were asked for have no answer, and the right one was paid."""
+    (found,) = split_thoughts(CHAIN, count=2, is_whole=True)
+    assert found.answer == "1723"
+    assert "0.9 * 920 = 828" in found.text
+    assert "828 + 895 = 1723" in found.text
+
+
+def test_more_thoughts_than_asked_that_are_alternatives_are_left_out() -> None:
+    text = "Thought 1: so <answer>4</answer>\nThought 2: or\nThought 3: else <answer>5</answer>"
+    assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["4", ""]
+    open_ones = split_thoughts("Thought 1: a\nThought 2: b\nThought 3: c", count=2, is_whole=True)
+    assert [each.text for each in open_ones] == ["a", "b"]
+    assert len(split_thoughts(CHAIN, count=4, is_whole=True)) == 4
 
 
 @given(st.text(alphabet="Thought 0123456789.:/%<>answer*#\n-", max_size=80))
 def test_whatever_a_model_writes_is_read_without_fail(text: str) -> None:
-    assert all(thought.text or thought.answer for thought in split_thoughts(text, is_whole=False))
+    found = split_thoughts(text, count=2, is_whole=False)
+    assert len(found) <= 2
+    assert all(thought.text or thought.answer for thought in found)
 
 
 @pytest.mark.slow
@@ -58,4 +107,4 @@ def test_whatever_a_model_writes_is_read_without_fail(text: str) -> None:
 def test_long_hostile_replies_are_read_in_time(unit: str) -> None:
     """A pattern that tries every cut of a text would exceed the time limit of the test."""
     text = unit * (200_000 // len(unit))
-    split_thoughts(text, is_whole=True)
+    split_thoughts(text, count=9, is_whole=True)
