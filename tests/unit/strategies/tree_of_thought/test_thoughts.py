@@ -66,7 +66,9 @@ def test_an_answer_that_is_marked_without_our_tag_completes_a_solution(thought: 
 
 
 def test_thoughts_that_must_be_solutions_are_read_to_their_conclusion() -> None:
-    text = "Thought 1: 734 - 96 = 638.\nTherefore, 638 pears are left.\nThought 2: Add them first.\nThought 3: So it is 6"
+    text = (
+        "Thought 1: 734 - 96 = 638.\nTherefore, 638 pears are left.\nThought 2: Add them first.\nThought 3: So it is 6"
+    )
     found = split_thoughts(text, count=3, is_whole=True, is_last=True)
     assert [each.answer for each in found] == ["638", "", "6"]
     cut = split_thoughts(text, count=3, is_whole=False, is_last=True)
