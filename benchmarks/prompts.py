@@ -47,6 +47,7 @@ from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.evaluation.graders import Graders, is_same_number
 from reasond_server.evaluation.items import Grader, Item
 from reasond_server.evaluation.report import compute_interval
+from reasond_server.llm.counting import EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.openai.model_factory import build_model
@@ -378,7 +379,8 @@ def connect(url: str, model: str) -> ChatModel:
     def refuse(request: ChatRequest) -> str:
         raise SystemExit(f"{request.label or 'a request'} is not in the record: name a model with --url")
 
-    return FunctionModel(refuse, name=model, has_native_tools=True)
+    # Texts are cut as with the server, whose tokens are estimated too.
+    return FunctionModel(refuse, name=model, has_native_tools=True, counter=EstimatingCounter())
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:
