@@ -56,8 +56,8 @@ class TreeOfThought(ReasoningStrategy[TreeOfThoughtConfig]):
 
     One call proposes all thoughts of an expansion. VALUE then judges each thought in a separate call, VOTE all in one
     call. BEAM keeps the b = beam_width best thoughts of each of d = max_depth levels. BEST_FIRST expands the b most
-    promising nodes of the whole tree at once (UCT), until 8 expansions find no better answer. A thought with a tagged
-    answer is a leaf. The search ends at a leaf with a score of 0.9 or more. The answer is that of the leaf with the
+    promising nodes of the whole tree at once (UCT), until 8 expansions find no better answer. A thought with an answer
+    is a leaf. The search ends at a leaf with a score of 0.9 or more. The answer is that of the leaf with the
     best path, where the score of a path is the score of its weakest thought. Without a leaf, one reserved call writes
     the answer from the deepest thought whose path has no score below 0.5.
 

@@ -32,6 +32,8 @@ _MARK = re.compile(
     r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}(?:thought|way)[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
     re.IGNORECASE | re.MULTILINE,
 )
+# The example of the prompt is no answer, and no part of a thought.
+_COPIED_EXAMPLE = re.compile(rf"<answer>\s{{0,8}}{EXAMPLE_ANSWER}\s{{0,8}}</answer>")
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
 
 
@@ -199,6 +201,7 @@ def split_thoughts(text: str, *, count: int, is_whole: bool, is_last: bool = Fal
     An answer is tagged, or marked as by a box or "The answer is". In the last thoughts of a path (`is_last`), which
     have to be solutions, it is also what their last line concludes.
     """
+    text = _COPIED_EXAMPLE.sub("", text)
     parts = [part for part in _split_parts(text) if part.strip()]
     thoughts: list[ProposedThought] = []
     for place, part in enumerate(parts, start=1):
@@ -210,7 +213,8 @@ def split_thoughts(text: str, *, count: int, is_whole: bool, is_last: bool = Fal
             thoughts.append(thought)
     answered = [place for place, thought in enumerate(thoughts, start=1) if thought.answer]
     if len(thoughts) > count and answered == [len(thoughts)]:
-        return [_parse_thought(text, is_whole=is_whole, is_last=is_last)]
+        steps = _parse_thought(text, is_whole=is_whole, is_last=is_last).text
+        return [ProposedThought(text=steps, answer=thoughts[-1].answer)]
     return thoughts[:count]
 
 
@@ -235,7 +239,6 @@ def _parse_thought(part: str, *, is_whole: bool, is_last: bool) -> ProposedThoug
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     if EXAMPLE_ANSWER in answer:
-        # The example of the prompt is no answer, and no part of the thought.
         answer = ""
     if not answer and is_whole:
         answer = find_answer(text) if is_last else find_marked_answer(text)

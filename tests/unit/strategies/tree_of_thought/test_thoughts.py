@@ -89,6 +89,16 @@ def test_more_thoughts_than_asked_of_which_the_last_has_an_answer_are_one_soluti
     assert "828 + 895 = 1723" in found.text
 
 
+@pytest.mark.parametrize(
+    "copied", ["<answer>739164</answer>", "<answer> 739164\n</answer>", "<answer>739164 pears</answer>"]
+)
+def test_an_example_that_a_step_copies_does_not_hide_the_answer(copied: str) -> None:
+    (found,) = split_thoughts(CHAIN.replace("both days.", f"both days. {copied}"), count=2, is_whole=True)
+    assert found.answer == "1723"
+    numbered = "To find it:\n1. Add 3.\n2. Halve it.\n3. So \\boxed{5}"
+    assert [each.answer for each in split_thoughts(numbered, count=2, is_whole=True)] == ["5"]
+
+
 def test_more_thoughts_than_asked_that_are_alternatives_are_left_out() -> None:
     text = "Thought 1: so <answer>4</answer>\nThought 2: or\nThought 3: else <answer>5</answer>"
     assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["4", ""]
