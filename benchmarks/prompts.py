@@ -34,7 +34,8 @@ import asyncio
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from dataclasses import asdict, astuple, dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -51,7 +52,8 @@ from reasond_server.llm.counting import EstimatingCounter
 from reasond_server.llm.model import ChatRequest, Finished, Message, ModelFinish, Role, Text, WrappedModel
 from reasond_server.llm.openai.backend_options import BackendOptions, RetryPolicy, Timeouts
 from reasond_server.llm.openai.model_factory import build_model
-from reasond_server.strategies.best_of_n import BestOfN
+from reasond_server.llm.profiles import ModelProfile
+from reasond_server.strategies.best_of_n import AnswerJudge, BestOfN
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
@@ -64,7 +66,7 @@ from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext, Step
 from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel
-from reasond_server.types import FinishReason, Task, ToolCall, Usage
+from reasond_server.types import FinishReason, Task, TokenChance, ToolCall, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -79,6 +81,7 @@ ENDED_BY_US: Final = frozenset({FinishReason.TRUNCATED, FinishReason.MAX_ITERATI
 RESULTS: Final = HERE / "results" / "prompts.json"
 PACKAGES: Final = ("reasond-server",)
 PLAIN: Final = "plain question"
+JUDGES: Final = (AnswerJudge.EXPECTED_SCORE, AnswerJudge.TOURNAMENT)
 # The same mark in each run, so that equal requests are found in the record.
 NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 _LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
@@ -86,6 +89,8 @@ _CHOICE: Final = re.compile(r"^([A-E])\) (.+)$", re.MULTILINE)
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD: Final = re.compile(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+")
 _END_OF_SENTENCE: Final = re.compile(r"[.!?:]\s|\n")
+# Asked for only by those ways that read probabilities.
+_TOP_TOKENS: Final = 20
 _TIMEOUTS: Final = Timeouts(first_token_s=3000, idle_s=3000, total_s=3600)
 # What fails of many calls at once is asked again, and no other call fails for it.
 _RETRIES: Final = RetryPolicy(max_attempts=5, budget_ratio=1.0, breaker_window=1000, breaker_ratio=1.0)
@@ -136,6 +141,7 @@ class RecordedModel(WrappedModel["ChatModel"]):
         super().__init__(model=model)
         self._record = record
         self._path = path
+        self._asked = Counter[str]()
         self.taken: list[tuple[str, dict[str, Any]]] = []
         self.usage = Usage()
 
@@ -144,7 +150,13 @@ class RecordedModel(WrappedModel["ChatModel"]):
         asked: list[Any] = [request.messages, request.max_tokens, request.temperature, request.stop, request.label]
         if request.tools:
             asked += [tuple(request.tools), request.tool_choice]
+        if request.top_logprobs is not None:
+            asked += [request.top_logprobs]
         key = hashlib.sha256(repr(asked).encode()).hexdigest()
+        self._asked[key] += 1
+        # Votes on calls ask the same again, for another reply.
+        if request.temperature and self._asked[key] > 1:
+            key = f"{key} {self._asked[key]}"
         if key not in self._record:
             self._record[key] = await self._ask(request)
             if self._path is not None:
@@ -157,7 +169,10 @@ class RecordedModel(WrappedModel["ChatModel"]):
         yield Text(text=reply["text"])
         for call in reply.get("calls", ()):
             yield ToolCall(**call)
-        yield Finished(reason=ModelFinish(reply["finish"]), usage=usage, matched_stop=reply["matched_stop"])
+        tokens = [TokenChance(text=text, logprob=logprob, top=top) for text, logprob, top in reply.get("tokens", ())]
+        yield Finished(
+            reason=ModelFinish(reply["finish"]), usage=usage, matched_stop=reply["matched_stop"], tokens=tokens
+        )
 
     def count_into(self, figures: Any) -> None:  # noqa: ANN401 - of any program that counts these three
         """Add the calls and tokens of this instance to figures."""
@@ -180,6 +195,7 @@ class RecordedModel(WrappedModel["ChatModel"]):
                     "read": event.usage.input_tokens,
                     "written": event.usage.output_tokens,
                     **({"calls": calls} if calls else {}),
+                    **({"tokens": [astuple(each) for each in event.tokens]} if event.tokens else {}),
                 }
         raise SystemExit("the model's stream had no end")
 
@@ -290,6 +306,7 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
     limit = {"max_tokens": options.max_tokens}
     samples = {"samples": options.samples, "temperature": options.vote_temperature}
     heat = {"temperature": options.temperature}
+    judged = {**limit, **samples, "max_judge_tokens": options.max_tokens}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
     chains = {"chains": options.samples, "group": min(options.samples, 8), "rounds": 2}
     return [
@@ -298,7 +315,9 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
         Way(name="plan_and_solve", strategy=PlanAndSolve(), config={**limit, **heat, "max_plan_tokens": 256}),
         Way(name="program_of_thought", strategy=ProgramOfThought(), config={**limit, **heat}),
         Way(name="self_consistency", strategy=SelfConsistency(), config={**limit, **samples}),
-        Way(name="best_of_n", strategy=BestOfN(), config={**limit, **samples, "max_judge_tokens": options.max_tokens}),
+        Way(name="votes weighed", strategy=SelfConsistency(), config={**limit, **samples, "weigh_votes": True}),
+        Way(name="best_of_n", strategy=BestOfN(), config=judged),
+        *(Way(name=f"best_of_n, {each}", strategy=BestOfN(), config={**judged, "judge": each}) for each in JUDGES),
         Way(
             name="self_aggregation",
             strategy=SelfAggregation(),
@@ -344,7 +363,8 @@ async def _measure(options: argparse.Namespace, ways: Sequence[Way], programs: P
             figures.right += 1
             plainly_right.update({place} if way.name == PLAIN else ())
         else:
-            label, last = model.taken[-1]
+            # A run that failed before it got a reply has no last one.
+            label, last = model.taken[-1] if model.taken else ("", {"text": ""})
             is_asked = "tests" in problem and not label.startswith("sample ")
             is_lost = is_asked and await is_task_right(problem, last["text"], graders)
             figures.spoiled += place in plainly_right or reason in ENDED_BY_US or is_lost
@@ -373,14 +393,23 @@ def read_record(path: Path | None) -> dict[str, Any]:
 def connect(url: str, model: str) -> ChatModel:
     """Return the model at `url`; without one, a model that refuses every request."""
     if url:
-        options = BackendOptions(name="llm", model=model, base_url=url, timeouts=_TIMEOUTS, retries=_RETRIES)
+        options = BackendOptions(
+            name="llm",
+            model=model,
+            base_url=url,
+            timeouts=_TIMEOUTS,
+            retries=_RETRIES,
+            profile=ModelProfile(most_logprobs=_TOP_TOKENS),
+        )
         return build_model(options)
 
     def refuse(request: ChatRequest) -> str:
         raise SystemExit(f"{request.label or 'a request'} is not in the record: name a model with --url")
 
     # Texts are cut as with the server, whose tokens are estimated too.
-    return FunctionModel(refuse, name=model, has_native_tools=True, counter=EstimatingCounter())
+    played = FunctionModel(refuse, name=model, has_native_tools=True, counter=EstimatingCounter())
+    played.most_logprobs = _TOP_TOKENS
+    return played
 
 
 def build_parser(description: str | None) -> argparse.ArgumentParser:

@@ -2,7 +2,8 @@
 
 Each task of tool_tasks.jsonl has tables of its own, each behind a tool that looks a value up; there are a calculator
 and, for some, a converter of units, too. Asks the question alone, without tools or tables, and through react and a
-turn, with native calls and with calls in the text. Prints a row for each way: right answers, answers that we spoiled,
+turn, with native calls and with calls in the text, and through a turn that votes on its calls (`--samples` replies at
+most to a prompt, at `--vote-temperature`). Prints a row for each way: right answers, answers that we spoiled,
 runs that a limit ended or that failed, calls and tokens of the model; calls of tools that ran, calls that named a tool
 or an argument that does not exist, and replies with a call in their text that was read and that was not. The rules:
 
@@ -10,7 +11,8 @@ or an argument that does not exist, and replies with a call in their text that w
 - A reply without a native call has a call in its text if a tool was called after it and before the next reply.
 - It has one that was not read, which is our fault, if no tool was called although the name of an offered tool stands
   in it with an object or a bracket of arguments behind it, or as the value of a member such as "name"; unless it had to
-  answer. These replies are printed; a third equal call, which react refuses, is among them.
+  answer. These replies are printed; a third equal call, which react refuses, is among them. In a vote, where most
+  replies are followed by another, neither is counted.
 
 The arguments are those of `benchmarks.prompts`, and so is the file of results.
 """
@@ -50,7 +52,9 @@ if TYPE_CHECKING:
 
 TASKS: Final = HERE / "tool_tasks.jsonl"
 REACT, TURN, IN_TEXT = "react", "turn", ", calls in text"
+VOTES: Final = "turn, votes on calls"
 MOST_CALLS: Final = "10"
+MOST_SECONDS: Final = "36000"
 
 
 class Table:
@@ -169,13 +173,16 @@ def has_call(text: str, tools: Sequence[str]) -> bool:
 
 @asynccontextmanager
 async def open_core(
-    model: ChatModel, tools: Sequence[Tool], observer: Observer, max_tokens: int
+    model: ChatModel, tools: Sequence[Tool], observer: Observer, config: Mapping[str, Any]
 ) -> AsyncGenerator[Core, None]:
     """Open reasond's core without a listener, with prompts that are the same each time."""
     environ = {
-        "REASOND__TURNS__MAX_TOKENS": str(max_tokens),
+        "REASOND__TURNS__MAX_TOKENS": str(config["max_tokens_per_step"]),
+        "REASOND__TURNS__SAMPLES": str(config.get("samples", 1)),
         "REASOND__TURNS__MAX_MODEL_CALLS": MOST_CALLS,
         "REASOND__TURNS__MAX_TOOL_CALLS": MOST_CALLS,
+        # How long a server takes that answers many at once says nothing about its answers.
+        "REASOND__TURNS__MAX_ACTIVE_S": MOST_SECONDS,
     }
     clock = replace(make_system_clock(), new_nonce=lambda: NONCE)
     core = assemble(load(None, environ).settings, model=model, tools=Tools(tools=tools, observer=observer), clock=clock)
@@ -202,7 +209,7 @@ class ToolWay(Way):
         """Return the answer and how the run ended, and count the calls."""
         tools, counts = build_task_tools(problem), CallCounts(model)
         asked = CallsInText(model=model) if self.name.endswith(IN_TEXT) else model
-        async with open_core(asked, tools, counts, self.config["max_tokens_per_step"]) as core:
+        async with open_core(asked, tools, counts, self.config) as core:
             try:
                 answer, reason = await self._ask_core(core, problem["question"])
             except ReasondError as error:
@@ -213,7 +220,7 @@ class ToolWay(Way):
         figures.made += counts.outcomes["ok"] + counts.outcomes["failed"]
         figures.mistaken += counts.outcomes["unknown_tool"] + counts.outcomes["invalid_arguments"]
         for place, (_, reply) in enumerate(model.taken, start=1):
-            if reply.get("calls"):
+            if reply.get("calls") or self.name == VOTES:
                 continue
             if place in counts.called_after:
                 figures.text_read += 1
@@ -237,10 +244,12 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
     """Return the ways of this program, as the arguments set them."""
     heat, limit = {"temperature": options.temperature}, options.max_tokens
     config = {**heat, "max_tokens_per_step": limit, "allow_tool_use": True}
+    votes = {"max_tokens_per_step": limit, "temperature": options.vote_temperature, "samples": options.samples}
     names = (REACT, REACT + IN_TEXT, TURN, TURN + IN_TEXT)
     return [
         Way(name=PLAIN, config={**heat, "max_tokens": limit}),
         *(ToolWay(name=name, config=config) for name in names),
+        ToolWay(name=VOTES, config=votes),
     ]
 
 

@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import itertools
 import json
+from math import log
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.prompts import HERE, PLAIN, Figures, RecordedModel, Way, is_right, is_task_right, split_words
+from benchmarks.prompts import (
+    HERE,
+    PLAIN,
+    Figures,
+    RecordedModel,
+    Way,
+    connect,
+    is_right,
+    is_task_right,
+    list_ways,
+    read_record,
+    split_words,
+)
 from reasond_server.evaluation.graders import Graders
 from reasond_server.evaluation.items import Grader, read_items
+from reasond_server.llm.model import ChatRequest, Message, Role, Text
 from reasond_server.strategies.chain_of_thought import ChainOfThought
-from reasond_server.testing import FunctionModel, FunctionPrograms
+from reasond_server.testing import FunctionModel, FunctionPrograms, Reply
 from reasond_server.tools.programs import ProgramResult
+from reasond_server.types import TokenChance
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from reasond_server.llm.model import ChatModel
 
 MEDIANS = "What is the median?\nA) 6\nB) 6.5\nC) 7\nD) 4"
 
@@ -126,3 +145,41 @@ async def test_a_program_is_right_if_its_tests_pass(reply: str, *, is_taken: boo
         answer, _ = await way.ask(model, task, figures, programs)
         assert await is_task_right(task, answer, Graders(programs=programs)) is is_taken
         assert figures.unread == (way.name == PLAIN and "```" not in reply)
+
+
+async def judge_samples(path: Path, model: ChatModel) -> tuple[str, int]:
+    """Return the answer of best_of_n with expected scores, and the calls."""
+    options = argparse.Namespace(max_tokens=512, samples=3, temperature=0.0, vote_temperature=0.3)
+    way = next(each for each in list_ways(options) if each.name == "best_of_n, expected_score")
+    recorded = RecordedModel(model=model, record=read_record(path), path=path)
+    programs = FunctionPrograms(lambda _: ProgramResult(output="", exit_code=0))
+    answer, _ = await way.ask(recorded, {"question": "How many?"}, Figures(way=way.name, questions=1), programs)
+    return answer, recorded.usage.model_calls
+
+
+async def test_probabilities_decide_the_same_from_the_record(tmp_path: Path) -> None:
+    def reply(request: ChatRequest) -> Reply:
+        if request.label.startswith("sample "):
+            return Reply(text=f"So. <answer>{request.label[-1]}</answer>")
+        # The judge writes 5 for each, and only for the answer 1 it could have written 9.
+        other = "9" if "Final answer: 1" in request.messages[-1].content else "2"
+        digit = TokenChance(text="5", logprob=log(0.6), top=(("5", log(0.6)), (other, log(0.4))))
+        return Reply(text="<answer>5</answer>", tokens=[TokenChance(text="<answer>", logprob=0.0), digit])
+
+    model = FunctionModel(reply)
+    model.most_logprobs = 20
+    path = tmp_path / "record.jsonl"
+    assert await judge_samples(path, model) == ("1", 6)
+    assert await judge_samples(path, connect("", "m")) == ("1", 6)
+
+
+@pytest.mark.parametrize(("temperature", "replies"), [(0.3, ["1", "2"]), (0.0, ["1", "1"])])
+async def test_an_equal_request_of_a_run_gets_another_reply_where_it_could(
+    tmp_path: Path, temperature: float, replies: list[str]
+) -> None:
+    path, count = tmp_path / "record.jsonl", itertools.count(1)
+    request = ChatRequest(messages=(Message(role=Role.USER, content="Q"),), max_tokens=9, temperature=temperature)
+    for model in (FunctionModel(lambda _: str(next(count))), connect("", "m")):
+        recorded = RecordedModel(model=model, record=read_record(path), path=path)
+        texts = [[event.text async for event in recorded.stream(request) if isinstance(event, Text)] for _ in range(2)]
+        assert ["".join(each) for each in texts] == replies

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import prompts
 from benchmarks.prompts import NONCE, RecordedModel, is_right, split_words
-from benchmarks.tool_tasks import IN_TEXT, REACT, TASKS, TURN, ToolFigures, build_task_tools, has_call, list_ways
+from benchmarks.tool_tasks import IN_TEXT, REACT, TASKS, TURN, VOTES, ToolFigures, build_task_tools, has_call, list_ways
 from reasond_server.llm.model import ChatRequest, Message, Role
 from reasond_server.testing import FunctionModel, Reply
 from reasond_server.tools.execution import RunToolbox, ToolLimits
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROBLEMS: list[dict[str, Any]] = [json.loads(line) for line in TASKS.read_text("utf-8").splitlines()]
-WAYS = (REACT, REACT + IN_TEXT, TURN, TURN + IN_TEXT)
+WAYS = (REACT, REACT + IN_TEXT, TURN, TURN + IN_TEXT, VOTES)
 LOOKUP = next(problem for problem in PROBLEMS if len(problem["calls"]) == 2 and len(problem["tables"]) == 2)
 
 
@@ -46,6 +46,8 @@ def make_options(record: Path | None, tasks: Path) -> argparse.Namespace:
         only=[],
         max_tokens=512,
         temperature=0.0,
+        samples=3,
+        vote_temperature=0.7,
         at_once=1,
     )
 
