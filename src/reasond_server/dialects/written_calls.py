@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
 from typing import Any, Final
 
 from reasond_server.dialects.json_repairs import read_object, scan_value
@@ -84,6 +85,12 @@ _ATTRIBUTES_TAG: Final = re.compile(
     r"^<(?P<name>[A-Za-z_][\w.-]{0,127})(?P<body>(?:\s+\w{1,64}=\"[^\"]*\")+)\s*/>\s*\Z", re.MULTILINE
 )
 _ATTRIBUTE: Final = re.compile(r"(\w{1,64})=\"([^\"]*)\"")
+# `<function-call name="add" arguments='{"a": 1}' />`, as Qwen2.5-Coder writes beside its own form.
+_CALL_TAG: Final = re.compile(
+    r"""<(?:tool|function)(?:[-_]?call)?(?P<attributes>(?:\s+[\w-]{1,64}\s?=\s?(?:"[^"]*"|'[^']*')){2,8})\s*/?>""",
+    re.IGNORECASE,
+)
+_QUOTED: Final = re.compile(r"""([\w-]{1,64})\s?=\s?(?:"([^"]*)"|'([^']*)')""")
 _TAGGED: Final = re.compile(r"<([A-Za-z_]\w{0,63})>(.*?)</\1>", re.DOTALL)
 _TAGGED_ALONE: Final = re.compile(r"(?:\s*<([A-Za-z_]\w{0,63})>(?:(?!</\1>).)*</\1>)+\s*", re.DOTALL)
 _FENCE_AT_END: Final = re.compile(r"(?:\A|\n)(?:```|~~~)(\w{0,12})[ \t]*\n(.*?)\n?(?:```|~~~)\s*\Z", re.DOTALL)
@@ -133,6 +140,8 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
     if (fenced := _FENCE_AT_END.fullmatch(text)) and _MARK.match(fenced[2].lstrip()):
         # All of the reply is one call in a fence.
         text = fenced[2].strip()
+    if tagged := _read_call_tags(text, tools):
+        return tagged
     if marked := _find_mark(text):
         calls = _take(_read_marked(text[marked.start() :], tools), tools)
         return TextCalls(text=text[: marked.start()].rstrip(), calls=calls, is_unread=not calls)
@@ -150,6 +159,24 @@ def read_text_calls(text: str, tools: Mapping[str, Json], *, may_go_on: bool = T
             return TextCalls(text=before.rstrip(), is_unread=True)
     found = _read_object_between(text, tools, may_go_on=may_go_on) or _read_last_line(text, tools)
     return found or _read_named_object(text, tools) or (_read_bare_call(text) if tools else None)
+
+
+def _read_call_tags(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
+    """Return the calls of offered tools in tags that have name and arguments as attributes."""
+    tags = [tag for tag in _CALL_TAG.finditer(text) if not _is_quoted(text, tag)]
+    found: list[tuple[str, Any]] = []
+    for tag in tags:
+        given = {name.lower(): unescape(one or other) for name, one, other in _QUOTED.findall(tag["attributes"])}
+        name = clean_name(next((given.pop(each) for each in _NAMES if each in given), ""))
+        if name not in tools:
+            return None
+        written = next((given.pop(each) for each in _ARGUMENTS if each in given), None)
+        typed = {key: _read_typed(value, key, tools[name]) for key, value in given.items()}
+        arguments = typed if written is None else read_object(written)
+        if arguments is None:
+            return TextCalls(text=text[: tags[0].start()].rstrip(), is_unread=True)
+        found.append((name, arguments))
+    return TextCalls(text=text[: tags[0].start()].rstrip(), calls=_take(iter(found), tools)) if tags else None
 
 
 def _read_bare_call(text: str) -> TextCalls | None:
@@ -246,10 +273,15 @@ def _keep_name(found: re.Match[str]) -> str:
 def _find_mark(text: str) -> re.Match[str] | None:
     for found in _MARK.finditer(text):
         behind = "" if found[0].endswith("=") else text[found.end() : found.end() + 1]
-        is_quoted = text[: found.start()].endswith(("`", '"', "'")) or behind in {"`", '"'}
-        if not is_quoted and len(_FENCE_LINE.findall(text, 0, found.start())) % 2 == 0:
+        if behind not in {"`", '"'} and not _is_quoted(text, found):
             return found
     return None
+
+
+def _is_quoted(text: str, found: re.Match[str]) -> bool:
+    """Return whether a match stands behind a quote or within a fence."""
+    is_fenced = len(_FENCE_LINE.findall(text, 0, found.start())) % 2 == 1
+    return is_fenced or text[: found.start()].endswith(("`", '"', "'"))
 
 
 def _list_unmarked(text: str) -> Iterator[tuple[str, str, str]]:

@@ -44,6 +44,10 @@ NO_CALLS = [
     'A call is {"name": "calculator", "arguments": {"expression": "8*9"}} in this form.',
     'I set\n{"name": "calculator", "arguments": {"precision": 2}}\nand it is kept.',
     'It has\n{"calculator": "8*9"}\nin it.',
+    'A call is `<tool name="calculator" expression="8*9" />` in this form.',
+    'As in\n```xml\n<tool name="calculator" expression="8*9" />\n```\nit is written.',
+    '<tool name="hammer" weight="2" />',
+    '<tool name="calculator">',
     'Then {\n{"name": "calculator", "arguments": {"expression": "8*9"}}\nstands within.',
 ]
 CALL = '{"name": "calculator", "arguments": {"expression": "8*9"}}'
@@ -83,6 +87,10 @@ def test_a_text_that_is_no_call_stays_a_text(text: str) -> None:
         f"I compute.\n<tool_call>\n{{{CALL}}}\n</tool_call>",
         f"I compute.\n<tools>\n{{{CALL}}}}}\n</tools>",
         'I compute.\n<action>calculator(expression="8*9")</action>',
+        'I compute.\n<function-call name="calculator" arguments=\'{"expression": "8*9"}\' />\n\nThe result is shown.',
+        'I compute.\n<function_call name="calculator" arguments="{&quot;expression&quot;: &quot;8*9&quot;}">',
+        "I compute. <tool-call arguments='{\"expression\": \"8*9\"}' name='calculator'/>",
+        'I compute.\n<tool name="calculator" expression="8*9" />',
         'I compute.\n<action>[{"name": "calculator", "arguments": {"expression": "8*9"}}]</action>',
     ],
 )
@@ -94,6 +102,19 @@ def test_the_first_call_in_a_text_that_goes_on_is_read_and_what_follows_is_not(t
     assert [(call.name, json.loads(call.arguments_json)) for call in found.calls] == [
         ("calculator", {"expression": "8*9"})
     ]
+
+
+def test_calls_in_tags_are_read_one_by_one_and_one_without_readable_arguments_is_told() -> None:
+    tags = "".join([f"<tool-call name='add' arguments='{{\"a\": {a}, \"b\": 2}}' />\n" for a in (1, 2)])
+    found = read_text_calls(tags, TOOLS)
+    assert found is not None
+    assert [json.loads(call.arguments_json) for call in found.calls] == [{"a": 1, "b": 2}, {"a": 2, "b": 2}]
+    empty = read_text_calls("<tool-call name='add' arguments='{}' />", TOOLS)
+    assert empty is not None
+    assert [call.arguments_json for call in empty.calls] == ["{}"]
+    broken = read_text_calls("<tool-call name='add' arguments='{\"a\": ' />", TOOLS)
+    assert broken is not None
+    assert broken.is_unread
 
 
 def test_a_call_that_is_told_before_an_answer_is_none() -> None:
