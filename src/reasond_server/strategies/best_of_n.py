@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from math import fsum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
@@ -48,7 +49,7 @@ from reasond_server.tools.programs import build_refusal
 from reasond_server.types import BestOfNMetrics, CostClass, FinishReason, ScoredAnswer, StageStep, Task
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 
     from reasond_server.strategies.strategy import RunContext, StrategyEvent
 
@@ -61,6 +62,7 @@ COMPARISON: Final = "comparison"
 CHECK: Final = "check"
 """The stage of a check that printed something: the end of it, the answer, and its score."""
 UNKNOWN_SCORE: Final = 0.5
+_DECIMALS: Final = 9
 # Told to go through a solution, a small model repeats it, and then goes on with what stands behind it here.
 _JUDGE: Final = (
     "Judge the solution in the last section now, without writing it again. Say of each of its steps whether it is "
@@ -180,24 +182,25 @@ class _Solution:
 
 
 class BestOfN(ReasoningStrategy[BestOfNConfig]):
-    """Take n = samples of one prompt, score each solution, and give the answer with the best score.
+    """Take n = samples of one prompt, score each solution, and give the answer with the largest sum of scores.
 
     Samples are taken 8 at a time, at slightly different temperatures (`context.samples`). Then each different solution
     is judged in a call of its own, 8 at a time, at temperature 0. The judge sees the question, the material and one
-    solution. Between answers of equal score the votes of the samples decide, then the order. If all answers are equal
-    (`context.answers`), nothing is judged, unless `min_score` asks for a score. With the verifiers SCHEMA and PROGRAM
-    no model judges: samples are taken one after the other, until an answer satisfies the task's `answer_schema`, or
-    `check_program`, which is run in the sandbox of the server for each different answer, exits with 0.
+    solution. The scores of all samples with one answer are added; of equal sums the votes decide, then the order. If
+    all answers are equal (`context.answers`), nothing is judged, unless `min_score` asks for a score. With the
+    verifiers SCHEMA and PROGRAM no model judges: samples are taken one after the other, until an answer satisfies the
+    task's `answer_schema`, or `check_program`, which is run in the sandbox of the server for each different answer,
+    exits with 0.
 
     Cost: at most 2 n calls; n if all answers are equal. Without a judge at most n. A sample has P + G tokens: P for the
     prompt, cached from the second call on if the provider caches, and G <= max_tokens. A judgement has at most P + G +
     J tokens, J <= max_judge_tokens. Memory: the samples. Latency: one call for each 8 samples and one for each 8
     judgements.
 
-    Failure modes: a judge that cannot tell right from wrong gains nothing over one sample; a model is often a poor
-    judge of its own mistakes. A judgement that failed or cannot be read counts as 0.5, with a warning. If no solution
-    could be judged, or all answers got the same score, the votes decide, with a warning. If the best score is below
-    `min_score` the run gives no answer: MAX_ITERATIONS, `is_abstained`, and a warning. The budget of each sample is
+    Failure modes: a judge that cannot tell right from wrong gains nothing over a vote; a model is often a poor judge of
+    its own mistakes. A judgement that failed or cannot be read counts as 0.5, with a warning. If no solution could be
+    judged, or all got the same score, the votes decide, with a warning. If no answer has a solution with a score of
+    `min_score`, the run gives none: MAX_ITERATIONS, `is_abstained`, and a warning. The budget of each sample is
     reserved together with that of its judgement; if it ends early, what there is decides (BUDGET_EXHAUSTED). If no
     answer passes its check, the votes decide, with a warning. Without a sandbox a check is refused before a token is
     spent.
@@ -206,8 +209,8 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     score is the share that it wins (`context.scores.weigh_matches`). The whole tournament is reserved before it begins:
     where the budget does not cover it, the judgements decide.
 
-    Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier; the tournament
-    after LLM-as-a-Verifier (Kwok et al. 2026).
+    Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier; the sums after
+    Li et al. 2022, arXiv 2206.02336; the tournament after LLM-as-a-Verifier (Kwok et al. 2026).
     """
 
     name: ClassVar[str] = "best_of_n"
@@ -517,18 +520,44 @@ class Contest:
         return read_judgement(reply.parsed.content, reply.parsed.text) if score is None else score
 
     def list_answers(self) -> Sequence[ScoredAnswer]:
-        """Return the answers as they were compared, the best first: by score, then votes, then order."""
+        """Return the answers as they were compared, the best first.
+
+        The best has the largest share of a tournament, or else the largest sum of the scores of its samples; of equal
+        ones votes decide, then the order. Those that do not reach `min_score` are behind all others.
+        """
         votes = Counter(each.normalized_answer for each in self.samples if each.normalized_answer)
-        scores: dict[str, float | None] = {}
-        for each in self.solutions:
-            known = scores.get(each.read.normalized_answer)
-            found = [score for score in (known, each.score) if score is not None]
-            scores[each.read.normalized_answer] = max(found, default=None)
-        if self.matches and not self.may_compare:
+        scores = {answer: self._find_score(answer) for answer in votes}
+        worth: Mapping[str, float] = self._sum_scores()
+        if self.has_shares:
             shares = weigh_matches(len(self.finalists), self.preferred)
-            scores |= {each.read.normalized_answer: share for each, share in zip(self.finalists, shares, strict=True)}
+            worth = {each.read.normalized_answer: share for each, share in zip(self.finalists, shares, strict=True)}
+            scores |= worth
         answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
-        return sorted(answers, key=lambda each: (-_weigh_score(each.score), -each.votes))
+        return sorted(answers, key=lambda each: (self._is_short(each), -worth[each.answer], -each.votes))
+
+    def _find_score(self, answer: str) -> float | None:
+        """Return the best score of the solutions that gave an answer; None if none of them is judged."""
+        found = [each.score for each in self.solutions if each.read.normalized_answer == answer]
+        return max([score for score in found if score is not None], default=None)
+
+    def _sum_scores(self) -> Mapping[str, float]:
+        """Return the sum of the scores of the samples that gave an answer, by the answer."""
+        judged = {each.key: _weigh_score(each.score) for each in self.solutions}
+        given: dict[str, list[float]] = {}
+        for each in self.samples:
+            if each.normalized_answer:
+                given.setdefault(each.normalized_answer, []).append(judged[each.text, each.answer])
+        # Rounded, because 0.7 + 0.2 is to be 0.9.
+        return {answer: round(fsum(scores), _DECIMALS) for answer, scores in given.items()}
+
+    def _is_short(self, answer: ScoredAnswer) -> bool:
+        """Return whether an answer does not reach `min_score`."""
+        return self.config.min_score > 0 and (answer.score is None or answer.score < self.config.min_score)
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether a tournament has been decided."""
+        return bool(self.matches) and not self.may_compare
 
     def build_metrics(self, *, is_abstained: bool = False) -> BestOfNMetrics:
         """Return the metrics so far."""
@@ -541,12 +570,13 @@ class Contest:
 
     def build_outcome(self) -> Outcome:
         """Choose the best answer and return the outcome."""
-        answers, warnings = self.list_answers(), [*self.stages.warnings, *self._list_gaps()]
+        answers = self.list_answers()
+        warnings = [*self.stages.warnings, *self._list_gaps(answers)]
         if not answers:
             reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else explain_silence(self.samples)
             return Outcome(answer="", finish_reason=reason, metrics=self.build_metrics(), warnings=tuple(warnings))
         best = answers[0]
-        if self.config.min_score > 0 and (best.score is None or best.score < self.config.min_score):
+        if self._is_short(best):
             warnings.append(self._describe_doubt(best))
             reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
             metrics = self.build_metrics(is_abstained=True)
@@ -560,7 +590,7 @@ class Contest:
             warnings=tuple(warnings),
         )
 
-    def _list_gaps(self) -> Sequence[str]:
+    def _list_gaps(self, answers: Sequence[ScoredAnswer]) -> Sequence[str]:
         """Return the warnings about samples without an answer, and about a judge that did not choose."""
         gaps = [*describe_gaps(self.samples, self.errors, taken=self.taken)]
         if self.verify is not None and self.solutions and all(each.score == 0 for each in self.solutions):
@@ -570,7 +600,7 @@ class Contest:
             return gaps
         if self.config.judge is not AnswerJudge.WRITTEN and self.top_logprobs is None:
             gaps.append(_NO_LOGPROBS)
-        scores = [each.score for each in self.list_answers()]
+        scores = {_weigh_score(each.score) for each in (answers if self.has_shares else self.solutions)}
         known = [each.score for each in self.solutions if each.score is not None]
         if not known:
             gaps.append("The judge could not be read for any solution: the answer that most samples gave is chosen.")
@@ -581,10 +611,10 @@ class Contest:
             )
         if unread := len(self.matches) - len(self.preferred):
             gaps.append(f"{unread} of {len(self.matches)} comparisons failed or could not be read; each is a draw.")
-        if known and len(scores) > 1 and len(set(map(_weigh_score, scores))) == 1:
+        if known and len(answers) > 1 and len(scores) == 1:
             gaps.append(
-                f"The judge could not tell the {len(scores)} answers apart, which all have the score "
-                f"{_weigh_score(scores[0]):g}: the one that most samples gave is chosen."
+                f"The judge could not tell the {len(answers)} answers apart, which all have the score "
+                f"{scores.pop():g}: the one that most samples gave is chosen."
             )
         return gaps
 

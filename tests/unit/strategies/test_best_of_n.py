@@ -104,6 +104,32 @@ async def test_the_answer_with_the_best_score_wins_against_more_votes() -> None:
     assert len(model.requests) == 5
 
 
+@pytest.mark.parametrize(
+    ("samples", "scores", "best"),
+    [
+        (["41", "42", "41"], {"41": "6", "42": "9"}, "41"),
+        (["42", "41", "41"], {"41": "4", "42": "9"}, "42"),
+        # Equal sums: the votes decide, and then the order.
+        (["42", "41", "41", "41"], {"41": "3", "42": "9"}, "41"),
+        (["42", "41"], {"41": "9", "42": "9"}, "42"),
+        # An unread judgement counts half for each sample.
+        (["42", "41", "41"], {"41": "?", "42": "9"}, "41"),
+        (["42", "41", "43"], {"41": "?", "42": "4"}, "41"),
+    ],
+)
+async def test_the_answer_with_the_largest_sum_of_scores_wins(
+    samples: list[str], scores: dict[str, str], best: str
+) -> None:
+    _, _, outcome = await run(replies(samples, scores), samples=len(samples))
+    assert outcome.answer == best
+    assert metrics_of(outcome).answers[0].answer == best
+
+
+async def test_an_answer_that_does_not_reach_min_score_has_no_sum_that_beats_one_that_does() -> None:
+    _, _, outcome = await run(replies(["41", "42", "41"], {"41": "6", "42": "9"}), samples=3, min_score=0.8)
+    assert (outcome.answer, metrics_of(outcome).is_abstained) == ("42", False)
+
+
 async def test_a_judge_sees_question_and_one_solution_without_variation_and_judges_equal_texts_once() -> None:
     model, _, _ = await run(replies(["41", "42", "41"], {"41": "2", "42": "9"}), samples=3)
     judged = [request for request in model.requests if is_judging(request)]
