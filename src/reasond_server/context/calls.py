@@ -290,7 +290,9 @@ class ReplyListener:
         if parser.is_done:
             parsed = parser.result
             reason = ModelFinish.LENGTH if parsed.is_cut else ModelFinish.STOP
-            settled = settle_reply(parsed, self.request.messages, behind=self._behind, cutter=self._cutter)
+            settled = settle_reply(
+                parsed, self.request.messages, behind=self._behind, cutter=self._cutter, kinds=self._kinds
+            )
             return (), ModelReply(
                 parsed=settled,
                 finish=reason,
@@ -306,7 +308,7 @@ class ReplyListener:
         rest = parser.close(is_stop=is_stop)
         parsed = parser.result
         is_cut = is_stop and parsed.kind is not None and not parsed.is_closed
-        settled = settle_reply(parsed, self.request.messages, cutter=self._cutter)
+        settled = settle_reply(parsed, self.request.messages, cutter=self._cutter, kinds=self._kinds)
         return rest, ModelReply(
             parsed=settled,
             is_repetition=_is_emptied(parsed, settled),

@@ -43,14 +43,20 @@ _ANSWER_TAG: Final = re.compile(r"<[ \t]{0,2}/?[ \t]{0,2}answer[ \t]{0,2}/?>", r
 
 
 def settle_reply(
-    parsed: ParsedReply, messages: Sequence[Message] = (), *, behind: str = "", cutter: TagCutter | None = None
+    parsed: ParsedReply,
+    messages: Sequence[Message] = (),
+    *,
+    behind: str = "",
+    cutter: TagCutter | None = None,
+    kinds: Collection[TagKind] = tuple(TagKind),
 ) -> ParsedReply:
     """Return a parsed reply without what is ours.
 
     `messages` are the prompt, whose nonce is taken out wherever it stands. `behind` is what came behind the closing
-    tag. `cutter` knows the tags of ours that may come back without a nonce.
+    tag. `cutter` knows the tags of ours that may come back without a nonce. `kinds` are the tags that were asked for;
+    what others hold is text.
     """
-    if parsed.kind is None and _MARKED_TAG.search(parsed.text):
+    if parsed.kind is None and any(found[2] in kinds for found in _MARKED_TAG.finditer(parsed.text)):
         plain = parse_reply(_MARKED_TAG.sub(r"<\1\2>", parsed.text), kinds=tuple(TagKind), is_stop=not parsed.is_cut)
         parsed = replace(plain, thinking=parsed.thinking + plain.thinking, is_cut=parsed.is_cut)
     if parsed.kind is TagKind.ANSWER and _is_copied(parsed, messages):
@@ -131,7 +137,12 @@ _TAG: Final = re.compile(
 _UNFINISHED: Final = re.compile(
     rf"<[ \t/]{{0,5}}(?:[a-z_]{{0,12}}|(?:{_OURS}|{FRAMES})[ \t][^<>]{{0,{_MOST_INSIDE}}})/?\Z", re.IGNORECASE
 )
-_SECTION: Final = re.compile(rf"<({_SHOWN_NAMES})(?: [^<>]{{0,{_MOST_INSIDE}}})?>((?:(?!<\1).)*?)</\1>", re.DOTALL)
+_OBSERVATION: Final = "observation"
+_SECTION: Final = re.compile(
+    rf"<({_SHOWN_NAMES}|{_OBSERVATION}(?=[^<>]{{1,{_MOST_INSIDE}}}call=\"))(?: [^<>]{{0,{_MOST_INSIDE}}})?>"
+    r"((?:(?!<\1).)*?)</\1\s?>",
+    re.DOTALL,
+)
 _ONLY_FRAMES: Final = re.compile(rf"(?:\s*</?(?:{FRAMES})>)+\s*", re.IGNORECASE)
 _LOOK_AHEAD: Final = 3
 _MARKED: Final = re.compile(rf"<(?:{_SHOWN_NAMES}|observation) [a-z]{{16,64}}[^<>]{{0,200}}>")
@@ -170,6 +181,9 @@ def find_own_names(
         return frozenset()
     is_answer = TagKind.ANSWER in kinds or not asked[0].startswith(_RULE)
     names = {*_SHOWN, "continue", *(("answer",) if is_answer else ())}
+    if TagKind.ACTION not in kinds:
+        # Who asks for actions looks for invented observations by itself.
+        names.add(_OBSERVATION)
     for each in (*said, *asked):
         names -= {found[1].lower() for found in _ESCAPED.finditer(each)}
         names -= {found[1].lower() for found in _BARE.finditer(each.replace(_RULE, ""))}
@@ -204,6 +218,9 @@ class TagCutter:
 
         def cut(found: re.Match[str]) -> str:
             inner = found[2].strip()
+            if found[1] == _OBSERVATION:
+                # The result of a tool may be the answer.
+                return inner if found[1] in names else found[0]
             is_said = found[1] in names and any(inner in message.content for message in messages)
             return "" if is_said else found[0]
 

@@ -72,6 +72,18 @@ _PAIR = re.compile(
 )
 _SCORES_LISTED = re.compile(r"\A\W{0,8}\[\s*(\d{1,2}(?:\.\d{1,6})?(?:\s*,\s*\d{1,2}(?:\.\d{1,6})?)*)\s*\]\W{0,8}\Z")
 _DIGIT = re.compile(r"\s?[0-9]\s?")
+_PLACE = r"(first|second|[12])\b(?![.,]\d)"
+_PREFERRED = (
+    re.compile(
+        rf"\b{_PLACE}(?:\s+(?:proposed\s+)?(?:solution|one|answer|passage))?\s+is\s+(?:the\s+|clearly\s+)?be(?:tter|st)\b",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"\bbe(?:tter|st)(?:\s+(?:solution|one|answer))?\s*(?:is|:)[\s:*\\(\[]{0,8}(?:boxed\{)?(?:the\s+)?(?:solution\s+)?"
+        + _PLACE,
+        re.IGNORECASE,
+    ),
+)
 _BEST_DIGIT: Final = 9
 _PIVOTS: Final = 2
 _DRAW: Final = 0.5
@@ -124,6 +136,13 @@ def expect_preference(tokens: Sequence[TokenChance], written: str) -> float | No
     """Return how likely the first of two is preferred, p_1 / (p_1 + p_2); None if neither digit can be read."""
     digits = [each for each in _read_digits(tokens, written) if each[0] in {1, 2}]
     return _sum_chances([each for each in digits if each[0] == 1]) / _sum_chances(digits) if digits else None
+
+
+def read_preference(text: str) -> float | None:
+    """Return 1 if a text says in words that the first of two is better, 0 for the second; None for neither or both."""
+    text = text[-_MOST_CHARACTERS:]
+    is_first = {place.casefold() in {"first", "1"} for form in _PREFERRED for place in form.findall(text)}
+    return float(is_first.pop()) if len(is_first) == 1 else None
 
 
 def _read_digits(tokens: Sequence[TokenChance], written: str) -> Sequence[tuple[int, float]]:

@@ -32,6 +32,7 @@ from reasond_server.context.scores import (
     expect_score,
     pair_with_pivots,
     read_judgement,
+    read_preference,
     weigh_matches,
 )
 from reasond_server.context.sections import FENCE_TOKENS
@@ -205,9 +206,9 @@ class BestOfN(ReasoningStrategy[BestOfNConfig]):
     answer passes its check, the votes decide, with a warning. Without a sandbox a check is refused before a token is
     spent.
 
-    In a tournament each different answer, by its best solution, then meets the two best of them, in both orders; its
-    score is the share that it wins (`context.scores.weigh_matches`). The whole tournament is reserved before it begins:
-    where the budget does not cover it, the judgements decide.
+    In a tournament each different answer, by its best solution, then meets the two best of them, in both orders; the
+    share that it wins (`context.scores.weigh_matches`) is the score of its samples. The whole tournament is reserved
+    before it begins: where the budget does not cover it, the judgements decide.
 
     Source: Cobbe et al. 2021, arXiv 2110.14168, with the model itself in place of a trained verifier; the sums after
     Li et al. 2022, arXiv 2206.02336; the tournament after LLM-as-a-Verifier (Kwok et al. 2026).
@@ -486,8 +487,7 @@ class Contest:
                     self._note_failure(result, self.worst_comparison, self.worst_comparison)
                     continue
                 self._settle(result, self.worst_comparison)
-                is_whole = result.finish is ModelFinish.STOP
-                found = expect_preference(result.tokens, result.parsed.content) if is_whole else None
+                found = _read_comparison(result)
                 if found is not None:
                     self.preferred[match] = found
                 yield self._build_step(COMPARISON, result, self.finalists[match[0]], found, elapsed_s)
@@ -522,18 +522,19 @@ class Contest:
     def list_answers(self) -> Sequence[ScoredAnswer]:
         """Return the answers as they were compared, the best first.
 
-        The best has the largest share of a tournament, or else the largest sum of the scores of its samples; of equal
-        ones votes decide, then the order. Those that do not reach `min_score` are behind all others.
+        The best has the largest sum of the scores of its samples; after a tournament the score of each is the share of
+        its answer. Of equal sums votes decide, then the order. Those below `min_score` are behind all others.
         """
         votes = Counter(each.normalized_answer for each in self.samples if each.normalized_answer)
         scores = {answer: self._find_score(answer) for answer in votes}
         worth: Mapping[str, float] = self._sum_scores()
         if self.has_shares:
-            shares = weigh_matches(len(self.finalists), self.preferred)
-            worth = {each.read.normalized_answer: share for each, share in zip(self.finalists, shares, strict=True)}
-            scores |= worth
-        answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
-        return sorted(answers, key=lambda each: (self._is_short(each), -worth[each.answer], -each.votes))
+            answers = [each.read.normalized_answer for each in self.finalists]
+            shares = dict(zip(answers, weigh_matches(len(answers), self.preferred), strict=True))
+            scores |= shares
+            worth = {answer: round(share * votes[answer], _DECIMALS) for answer, share in shares.items()}
+        scored = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
+        return sorted(scored, key=lambda each: (self._is_short(each), -worth[each.answer], -each.votes))
 
     def _find_score(self, answer: str) -> float | None:
         """Return the best score of the solutions that gave an answer; None if none of them is judged."""
@@ -621,6 +622,14 @@ class Contest:
     def _describe_doubt(self, best: ScoredAnswer) -> str:
         score = "no score" if best.score is None else f"the score {best.score:g}"
         return f"No answer was given: the best has {score}, and min_score asks for {self.config.min_score:g}."
+
+
+def _read_comparison(reply: ModelReply) -> float | None:
+    """Return how likely a comparison prefers the first; None if it was cut, or prefers neither."""
+    if reply.finish is not ModelFinish.STOP:
+        return None
+    found = expect_preference(reply.tokens, reply.parsed.content)
+    return read_preference(reply.parsed.text) if found is None else found
 
 
 def _weigh_score(score: float | None) -> float:

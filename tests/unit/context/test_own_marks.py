@@ -8,7 +8,7 @@ import pytest
 
 from reasond_server.context.answers import is_placeholder
 from reasond_server.context.carryover import NOTES_EXAMPLE
-from reasond_server.context.own_marks import cut_own_words, find_own_words, settle_reply
+from reasond_server.context.own_marks import TagCutter, cut_own_words, find_own_names, find_own_words, settle_reply
 from reasond_server.context.replies import TagParser
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.tags import TagKind
@@ -136,3 +136,36 @@ def test_the_example_of_notes_is_cut_out_of_notes() -> None:
     words = find_own_words([Message(role=Role.SYSTEM, content=FENCE_RULE.strip()), asked])
     notes = "The dock is 4,731 cm deep. The wall is 12 m long."
     assert cut_own_words(notes, words).strip() == "The dock is 4,731 cm deep."
+
+
+def settle_turn(text: str, kinds: Sequence[TagKind] = ()) -> str:
+    """Return the text of a reply to a prompt with a result, which is asked for none of our tags but `kinds`."""
+    shown = f'<observation {NONCE} call="c1">\n{{"price":4.35}}\n</observation {NONCE}>'
+    asked = [*PROMPT, Message(role=Role.USER, content=shown)]
+    parser = TagParser(kinds=kinds)
+    parser.feed(text)
+    parser.close(is_stop=True)
+    cutter = TagCutter(lambda: find_own_names(asked, kinds))
+    return settle_reply(parser.result, asked, cutter=cutter, kinds=kinds).text.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"<answer {NONCE}>\n4.35\n</answer {NONCE}>", "4.35"),
+        (f'<answer {NONCE} call="c1">\n4.35\n</answer {NONCE}>', "4.35"),
+        (f"It costs this.\n<answer {NONCE}>4.35</answer {NONCE}>", "It costs this.\n4.35"),
+        (f'<observation {NONCE} call="c1">\n{{"price":4.35}}\n</observation {NONCE}>', '{"price":4.35}'),
+        (f'<observation {NONCE} call="c1">\n4.35 euros\n</observation {NONCE}>', "4.35 euros"),
+        (f"<question {NONCE}>\nWhat?\n</question {NONCE}>", ""),
+        ("<observation>kept</observation>", "<observation>kept</observation>"),
+        ('<Observation status="final">kept</Observation>', '<Observation status="final">kept</Observation>'),
+    ],
+)
+def test_what_tags_of_ours_hold_is_text_where_none_was_asked_for(text: str, left: str) -> None:
+    assert settle_turn(text) == left
+
+
+def test_who_asks_for_actions_sees_an_invented_observation() -> None:
+    text = f'<observation {NONCE} call="c1">\n1\n</observation {NONCE}>'
+    assert "<observation" in settle_turn(text, (TagKind.ACTION,))

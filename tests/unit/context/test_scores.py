@@ -14,6 +14,7 @@ from reasond_server.context.scores import (
     pair_with_pivots,
     read_judgement,
     read_points,
+    read_preference,
     read_score,
     weigh_matches,
 )
@@ -161,6 +162,29 @@ def test_a_preference_is_the_probability_of_the_first_among_both(
     expected = None if preference is None else pytest.approx(preference)
     assert expect_preference(say("<answer>", chances), "7") == expected
     assert [expect_preference((), written) for written in ("1", "2", "3", "")] == [1.0, 0.0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "preferred"),
+    [
+        ("The first solution is better because it has all steps.", 1.0),
+        ("Therefore, the second is the better one.", 0.0),
+        ("Solution 2 is clearly better.", 0.0),
+        ("So the better answer is 2.", 0.0),
+        ("The better one is:\n\\[\n\\boxed{1}\n\\]", 1.0),
+        ("**Better solution:** Solution 1", 1.0),
+        ("The better answer is the second one.", 0.0),
+        ("The first solution is better. No, the second one is better.", None),
+        ("The first is not better than the second.", None),
+        ("Neither passage is better than the other. The final answer is 1", None),
+        ("The better answer is 2.5 hours.", None),
+        ("The better answer is 26.", None),
+        ("Both passages are incorrect. The correct answer is 2.", None),
+        ("", None),
+    ],
+)
+def test_a_preference_in_words_is_read_if_it_is_the_only_one(text: str, preferred: float | None) -> None:
+    assert read_preference(text) == preferred
 
 
 @given(count=st.integers(2, 12), first=st.floats(0, 1))

@@ -552,6 +552,31 @@ async def test_in_a_tournament_the_strongest_wins_by_the_known_probabilities_of_
     assert list(shares) == ["42", "41", "40"]
 
 
+@pytest.mark.parametrize("best", ["41", "42"])
+async def test_a_comparison_in_words_is_read(best: str) -> None:
+    def compare(first: str, _: str) -> str:
+        return f"The {'first' if first == best else 'second'} solution is better."
+
+    _, _, outcome = await run_tournament(compete({"41": 1, "42": 2}, compared=compare), 2)
+    assert (outcome.answer, outcome.warnings) == (best, ())
+
+
+async def test_in_a_tournament_the_share_of_an_answer_counts_for_each_of_its_samples() -> None:
+    """42 wins 0.6 of its matches, 41 has 0.4 and two samples, whose texts are judged as one."""
+    samples = iter(["41", "42", "41"])
+
+    def reply(request: ChatRequest) -> str | Reply:
+        if (met := compared_answers(request)) is not None:
+            return tell({"1": 0.7, "2": 0.3} if met[0] == "42" else {"1": 0.3, "2": 0.7})
+        return tell({"7": 1.0}) if is_judging(request) else f"Hm. <answer>{next(samples)}</answer>"
+
+    _, _, outcome = await run_tournament(reply, 3)
+    answers = metrics_of(outcome).answers
+    assert [(each.answer, each.votes) for each in answers] == [("41", 2), ("42", 1)]
+    assert [each.score for each in answers] == [pytest.approx(0.4), pytest.approx(0.6)]
+    assert outcome.answer == "41"
+
+
 async def test_comparisons_that_say_nothing_are_draws_and_are_told() -> None:
     _, _, outcome = await run_tournament(compete({"41": 1, "42": 2}, compared=lambda *_: "Both are fine."), 2)
     assert outcome.answer == "41"
