@@ -132,14 +132,14 @@ def expect_score(tokens: Sequence[TokenChance], written: str) -> float | None:
     return sum(digit * chance for digit, chance in digits) / _sum_chances(digits) / _BEST_DIGIT if digits else None
 
 
-def expect_preference(tokens: Sequence[TokenChance], written: str) -> float | None:
-    """Return how likely the first of two is preferred, p_1 / (p_1 + p_2); None if neither digit can be read."""
+def expect_preference(tokens: Sequence[TokenChance], written: str, text: str = "") -> float | None:
+    """Return how likely the first of two is preferred, p_1 / (p_1 + p_2); None if neither digit can be read.
+
+    Without a digit it is 1 or 0, if `text` says in words that the first or that the second is better, and not both.
+    """
     digits = [each for each in _read_digits(tokens, written) if each[0] in {1, 2}]
-    return _sum_chances([each for each in digits if each[0] == 1]) / _sum_chances(digits) if digits else None
-
-
-def read_preference(text: str) -> float | None:
-    """Return 1 if a text says in words that the first of two is better, 0 for the second; None for neither or both."""
+    if digits:
+        return _sum_chances([each for each in digits if each[0] == 1]) / _sum_chances(digits)
     text = text[-_MOST_CHARACTERS:]
     is_first = {place.casefold() in {"first", "1"} for form in _PREFERRED for place in form.findall(text)}
     return float(is_first.pop()) if len(is_first) == 1 else None

@@ -32,7 +32,6 @@ from reasond_server.context.scores import (
     expect_score,
     pair_with_pivots,
     read_judgement,
-    read_preference,
     weigh_matches,
 )
 from reasond_server.context.sections import FENCE_TOKENS
@@ -487,7 +486,8 @@ class Contest:
                     self._note_failure(result, self.worst_comparison, self.worst_comparison)
                     continue
                 self._settle(result, self.worst_comparison)
-                found = _read_comparison(result)
+                is_whole, parsed = result.finish is ModelFinish.STOP, result.parsed
+                found = expect_preference(result.tokens, parsed.content, parsed.text) if is_whole else None
                 if found is not None:
                     self.preferred[match] = found
                 yield self._build_step(COMPARISON, result, self.finalists[match[0]], found, elapsed_s)
@@ -622,14 +622,6 @@ class Contest:
     def _describe_doubt(self, best: ScoredAnswer) -> str:
         score = "no score" if best.score is None else f"the score {best.score:g}"
         return f"No answer was given: the best has {score}, and min_score asks for {self.config.min_score:g}."
-
-
-def _read_comparison(reply: ModelReply) -> float | None:
-    """Return how likely a comparison prefers the first; None if it was cut, or prefers neither."""
-    if reply.finish is not ModelFinish.STOP:
-        return None
-    found = expect_preference(reply.tokens, reply.parsed.content)
-    return read_preference(reply.parsed.text) if found is None else found
 
 
 def _weigh_score(score: float | None) -> float:

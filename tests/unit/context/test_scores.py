@@ -14,7 +14,6 @@ from reasond_server.context.scores import (
     pair_with_pivots,
     read_judgement,
     read_points,
-    read_preference,
     read_score,
     weigh_matches,
 )
@@ -184,7 +183,7 @@ def test_a_preference_is_the_probability_of_the_first_among_both(
     ],
 )
 def test_a_preference_in_words_is_read_if_it_is_the_only_one(text: str, preferred: float | None) -> None:
-    assert read_preference(text) == preferred
+    assert expect_preference((), "", text) == preferred
 
 
 @given(count=st.integers(2, 12), first=st.floats(0, 1))
