@@ -20,11 +20,12 @@ calls, and the tokens that the model read and wrote. The rules:
 `--tasks` names the file: word_problems.jsonl, made_problems.jsonl, choices.jsonl, extraction.jsonl (one value in a
 text of some 2,600 characters) or programs.jsonl beside this file, or one of yours.
 
-`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox, and is not asked for
-programs to write, because its answer is what its program prints. `--url URL` is the address of an OpenAI-compatible
-server; several share the questions. `--record FILE` keeps each reply and gives it to an equal request again. So an
-interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no server. Writes
-results/prompts.json beside this file, with 95 % intervals of the share of right answers.
+best_of_n is asked with each of its judges, and "votes weighed" with `weigh_votes`; a record has the probabilities that
+they read. `--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox, and is not asked
+for programs to write, because its answer is what its program prints. `--url URL` is the address of an
+OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal request
+again. So an interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no server.
+Writes results/prompts.json beside this file, with 95 % intervals of the share of right answers.
 """
 
 from __future__ import annotations

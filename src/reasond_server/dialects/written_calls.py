@@ -172,6 +172,8 @@ def _read_call_tags(text: str, tools: Mapping[str, Json]) -> TextCalls | None:
             return None
         written = next((given.pop(each) for each in _ARGUMENTS if each in given), None)
         typed = {key: _read_typed(value, key, tools[name]) for key, value in given.items()}
+        if written is None and not _fits(typed, tools[name]):
+            return None
         arguments = typed if written is None else read_object(written)
         if arguments is None:
             return TextCalls(text=text[: tags[0].start()].rstrip(), is_unread=True)

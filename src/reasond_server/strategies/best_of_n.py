@@ -526,39 +526,37 @@ class Contest:
         its answer. Of equal sums votes decide, then the order. Those below `min_score` are behind all others.
         """
         votes = Counter(each.normalized_answer for each in self.samples if each.normalized_answer)
-        scores = {answer: self._find_score(answer) for answer in votes}
-        worth: Mapping[str, float] = self._sum_scores()
-        if self.has_shares:
-            answers = [each.read.normalized_answer for each in self.finalists]
-            shares = dict(zip(answers, weigh_matches(len(answers), self.preferred), strict=True))
-            scores |= shares
-            worth = {answer: round(share * votes[answer], _DECIMALS) for answer, share in shares.items()}
-        scored = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
-        return sorted(scored, key=lambda each: (self._is_short(each), -worth[each.answer], -each.votes))
+        shares = self._find_shares()
+        scores = {answer: shares.get(answer, self._find_score(answer)) for answer in votes}
+        sums = self._sum_scores(shares)
+        answers = [ScoredAnswer(answer=answer, votes=votes[answer], score=score) for answer, score in scores.items()]
+        return sorted(answers, key=lambda each: (self._is_short(each), -sums[each.answer], -each.votes))
+
+    def _find_shares(self) -> Mapping[str, float]:
+        """Return what each answer has won in the tournament; nothing where there was none, or it has not ended."""
+        if not self.matches or self.may_compare:
+            return {}
+        answers = [each.read.normalized_answer for each in self.finalists]
+        return dict(zip(answers, weigh_matches(len(answers), self.preferred), strict=True))
 
     def _find_score(self, answer: str) -> float | None:
         """Return the best score of the solutions that gave an answer; None if none of them is judged."""
         found = [each.score for each in self.solutions if each.read.normalized_answer == answer]
         return max([score for score in found if score is not None], default=None)
 
-    def _sum_scores(self) -> Mapping[str, float]:
-        """Return the sum of the scores of the samples that gave an answer, by the answer."""
+    def _sum_scores(self, shares: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the sum of the scores of the samples that gave an answer, by the answer; its share is one, too."""
         judged = {each.key: _weigh_score(each.score) for each in self.solutions}
         given: dict[str, list[float]] = {}
         for each in self.samples:
-            if each.normalized_answer:
-                given.setdefault(each.normalized_answer, []).append(judged[each.text, each.answer])
+            if answer := each.normalized_answer:
+                given.setdefault(answer, []).append(shares.get(answer, judged[each.text, each.answer]))
         # Rounded, because 0.7 + 0.2 is to be 0.9.
         return {answer: round(fsum(scores), _DECIMALS) for answer, scores in given.items()}
 
     def _is_short(self, answer: ScoredAnswer) -> bool:
         """Return whether an answer does not reach `min_score`."""
         return self.config.min_score > 0 and (answer.score is None or answer.score < self.config.min_score)
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether a tournament has been decided."""
-        return bool(self.matches) and not self.may_compare
 
     def build_metrics(self, *, is_abstained: bool = False) -> BestOfNMetrics:
         """Return the metrics so far."""
@@ -601,7 +599,7 @@ class Contest:
             return gaps
         if self.config.judge is not AnswerJudge.WRITTEN and self.top_logprobs is None:
             gaps.append(_NO_LOGPROBS)
-        scores = {_weigh_score(each.score) for each in (answers if self.has_shares else self.solutions)}
+        scores = {_weigh_score(each.score) for each in (answers if self._find_shares() else self.solutions)}
         known = [each.score for each in self.solutions if each.score is not None]
         if not known:
             gaps.append("The judge could not be read for any solution: the answer that most samples gave is chosen.")

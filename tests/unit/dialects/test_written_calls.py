@@ -47,6 +47,7 @@ NO_CALLS = [
     'A call is `<tool name="calculator" expression="8*9" />` in this form.',
     'As in\n```xml\n<tool name="calculator" expression="8*9" />\n```\nit is written.',
     '<tool name="hammer" weight="2" />',
+    'The element is\n<tool name="calculator" version="2" />',
     '<tool name="calculator">',
     'Then {\n{"name": "calculator", "arguments": {"expression": "8*9"}}\nstands within.',
 ]
