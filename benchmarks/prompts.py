@@ -21,10 +21,13 @@ calls, and the tokens that the model read and wrote. The rules:
 text of some 2,600 characters) or programs.jsonl beside this file, or one of yours.
 
 best_of_n is asked with each of its judges, and "votes weighed" with `weigh_votes`; a record has the probabilities that
-they read. `--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox, and is not asked
-for programs to write, because its answer is what its program prints. `--url URL` is the address of an
-OpenAI-compatible server; several share the questions. `--record FILE` keeps each reply and gives it to an equal request
-again. So an interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no server.
+they read. "votes, confidence X" stop early, of up to `--samples`, all at one temperature; X = 1 stops when the vote is
+certain, and the others take the first of the same samples; they are asked with more than ten.
+
+`--only WAY` asks in one way beside the plain question; program_of_thought needs a sandbox, and is not asked for
+programs to write, because its answer is what its program prints. `--url URL` is the address of an OpenAI-compatible
+server; several share the questions. `--record FILE` keeps each reply and gives it to an equal request again. So an
+interrupted run goes on, ways that ask for the same share the reply, and a complete record needs no server.
 Writes results/prompts.json beside this file, with 95 % intervals of the share of right answers.
 """
 
@@ -83,6 +86,10 @@ RESULTS: Final = HERE / "results" / "prompts.json"
 PACKAGES: Final = ("reasond-server",)
 PLAIN: Final = "plain question"
 JUDGES: Final = (AnswerJudge.EXPECTED_SCORE, AnswerJudge.TOURNAMENT)
+# The last stands for 1, with which samples would have temperatures of their own.
+CONFIDENCES: Final = {"0.8": 0.8, "0.9": 0.9, "0.95": 0.95, "1": 1 - 1e-12}
+# A vote of ten is certain before five equal answers end it at 0.8.
+_FEWEST_FOR_BOUNDS: Final = 10
 # The same mark in each run, so that equal requests are found in the record.
 NONCE: Final = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 _LETTER: Final = re.compile(r"(?<![A-Za-z0-9])[A-E](?![A-Za-z0-9])")
@@ -307,6 +314,8 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
     limit = {"max_tokens": options.max_tokens}
     samples = {"samples": options.samples, "temperature": options.vote_temperature}
     heat = {"temperature": options.temperature}
+    bounds = CONFIDENCES.items() if options.samples > _FEWEST_FOR_BOUNDS else ()
+    early = [(f"votes, confidence {name}", {**limit, **samples, "confidence": bound}) for name, bound in bounds]
     judged = {**limit, **samples, "max_judge_tokens": options.max_tokens}
     small = {"max_tokens_per_thought": options.max_tokens, "max_model_calls": 12, "branching": 2, "max_depth": 3}
     chains = {"chains": options.samples, "group": min(options.samples, 8), "rounds": 2}
@@ -317,6 +326,7 @@ def list_ways(options: argparse.Namespace) -> list[Way]:
         Way(name="program_of_thought", strategy=ProgramOfThought(), config={**limit, **heat}),
         Way(name="self_consistency", strategy=SelfConsistency(), config={**limit, **samples}),
         Way(name="votes weighed", strategy=SelfConsistency(), config={**limit, **samples, "weigh_votes": True}),
+        *(Way(name=name, strategy=SelfConsistency(), config=config) for name, config in early),
         Way(name="best_of_n", strategy=BestOfN(), config=judged),
         *(Way(name=f"best_of_n, {each}", strategy=BestOfN(), config={**judged, "judge": each}) for each in JUDGES),
         Way(

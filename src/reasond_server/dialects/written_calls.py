@@ -85,9 +85,12 @@ _ATTRIBUTES_TAG: Final = re.compile(
     r"^<(?P<name>[A-Za-z_][\w.-]{0,127})(?P<body>(?:\s+\w{1,64}=\"[^\"]*\")+)\s*/>\s*\Z", re.MULTILINE
 )
 _ATTRIBUTE: Final = re.compile(r"(\w{1,64})=\"([^\"]*)\"")
-# `<function-call name="add" arguments='{"a": 1}' />`, as Qwen2.5-Coder writes beside its own form.
+# `<function-call name="add" arguments='{"a": 1}' />`, as Qwen2.5-Coder writes beside its own form; `<tool name="now"/>`
+# with a name alone if nothing is within, where other forms have their arguments.
+_ATTRIBUTE_OF_CALL: Final = r"""\s+[\w-]{1,64}\s?=\s?(?:"[^"]*"|'[^']*')"""
 _CALL_TAG: Final = re.compile(
-    r"""<(?:tool|function)(?:[-_]?call)?(?P<attributes>(?:\s+[\w-]{1,64}\s?=\s?(?:"[^"]*"|'[^']*')){2,8})\s*/?>""",
+    rf"<(?:tool|function)(?:[-_]?call)?(?P<attributes>(?:{_ATTRIBUTE_OF_CALL}){{2,8}}(?=\s*/?>)"
+    rf"|{_ATTRIBUTE_OF_CALL}(?=\s*(?:/>|>\s*</)))",
     re.IGNORECASE,
 )
 _QUOTED: Final = re.compile(r"""([\w-]{1,64})\s?=\s?(?:"([^"]*)"|'([^']*)')""")

@@ -118,6 +118,30 @@ def test_calls_in_tags_are_read_one_by_one_and_one_without_readable_arguments_is
     assert broken.is_unread
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        '<function-call name="now" />',
+        "<function_call name='now'/>",
+        '<tool name="now"></tool>',
+        '<function name="now"/>',
+        '<ToolCall name = "now" >\n</ToolCall>',
+    ],
+)
+def test_a_tag_with_a_name_alone_calls_a_tool_that_requires_nothing(tag: str) -> None:
+    schemas = {"now": {"type": "object", "properties": {"zone": {"type": "string"}}}, **TOOLS}
+    found = read_text_calls(f"I look.\n{tag}\nIt is noon.", schemas)
+    assert found is not None
+    assert [(call.name, call.arguments_json) for call in found.calls] == [("now", "{}")]
+    assert found.text == "I look."
+    assert "now" not in str(read_text_calls(f"Write `{tag}`.", schemas))
+    needy = read_text_calls(tag.replace("now", "calculator"), schemas)
+    assert needy is None or not needy.calls
+    within = read_text_calls('<function name="now"><parameter name="zone">UTC</parameter></function>', schemas)
+    assert within is not None
+    assert [json.loads(call.arguments_json) for call in within.calls] == [{"zone": "UTC"}]
+
+
 def test_a_call_that_is_told_before_an_answer_is_none() -> None:
     told = f"I called\n{CALL}\nand it was 72."
     assert read_text_calls(told, TOOLS, may_go_on=False) is None

@@ -7,7 +7,7 @@ import ast
 import itertools
 import json
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -171,6 +171,24 @@ async def test_probabilities_decide_the_same_from_the_record(tmp_path: Path) -> 
     path = tmp_path / "record.jsonl"
     assert await judge_samples(path, model) == ("1", 6)
     assert await judge_samples(path, connect("", "m")) == ("1", 6)
+
+
+async def test_votes_that_stop_early_take_the_first_samples_of_a_certain_vote(tmp_path: Path) -> None:
+    options = argparse.Namespace(max_tokens=512, samples=40, temperature=0.0, vote_temperature=0.7)
+    model = FunctionModel(lambda _: "So. <answer>4</answer>")
+    record, path, taken = dict[str, Any](), tmp_path / "record.jsonl", dict[str, int]()
+    programs = FunctionPrograms(lambda _: ProgramResult(output="", exit_code=0))
+    for way in reversed(list_ways(options)):
+        if way.name.startswith("votes, confidence"):
+            recorded = RecordedModel(model=model, record=record, path=path)
+            figures = Figures(way=way.name, questions=1)
+            answer, _ = await way.ask(recorded, {"question": "How many?"}, figures, programs)
+            assert answer == "4"
+            taken[way.name.rpartition(" ")[2]] = recorded.usage.model_calls
+    assert taken == {"1": 20, "0.95": 7, "0.9": 6, "0.8": 5}
+    assert len(record) == 20
+    options.samples = 3
+    assert not any(way.name.startswith("votes, confidence") for way in list_ways(options))
 
 
 @pytest.mark.parametrize(("temperature", "replies"), [(0.3, ["1", "2"]), (0.0, ["1", "1"])])
