@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reasond_server.strategies.best_of_n import COMPARISON, BestOfN
+from reasond_server.strategies.best_of_n import BestOfN
+from reasond_server.strategies.best_of_n.contest import COMPARISON
 from reasond_server.strategies.bounded_context import BoundedContext
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
