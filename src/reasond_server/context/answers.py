@@ -20,8 +20,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from reasond_server.context.equations import NUMBER, find_worked_value, has_two_unknowns
 from reasond_server.context.sections import FENCE_RULE
-from reasond_server.context.vote_forms import DECIMAL, find_value
+from reasond_server.context.vote_forms import find_value
 from reasond_server.dialects.answer_marks import (
     ABBREVIATIONS,
     ANNOUNCEMENT,
@@ -50,11 +51,14 @@ _MARK = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _LAST_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)", re.MULTILINE)
-# `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come.
+# `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come. Prompts write "<" of
+# a material as "&lt;", and models write so too.
 _TAGGED = re.compile(
-    r"<(final_answer|finalanswer|final|result|ans|response)>\s*(?P<inner>.{1,2000}?)\s*</\1>"
+    r"(?:<|&lt;)(final_answer|finalanswer|final|result|ans|response)(?:>|&gt;)\s*(?P<inner>.{1,2000}?)"
+    r"\s*(?:<|&lt;)/\1(?:>|&gt;)"
+    r"|&lt;answer(?:>|&gt;)\s*(?P<escaped>.{1,2000}?)\s*&lt;/answer(?:>|&gt;)"
     r"|\[(?:final[_ ])?answer\]\s*(?P<square>.{1,2000}?)\s*\[/(?:final[_ ])?answer\]"
-    r"|<answer>\s*(?P<last>.{1,2000}?)\s*(?:</?answer>\s*)?(?:(?:```|~~~)\s*)?\Z",
+    r"|(?:<|&lt;)answer(?:>|&gt;)\s*(?P<last>.{1,2000}?)\s*(?:(?:<|&lt;)/?answer(?:>|&gt;)\s*)?(?:(?:```|~~~)\s*)?\Z",
     re.IGNORECASE | re.DOTALL,
 )
 _SOURCE = re.compile(SOURCES, re.IGNORECASE)
@@ -72,9 +76,9 @@ _EXPLAINED = re.compile(rf"[*_#(]{{0,3}}(?:{EXPLANATIONS})(?![^\W\u3040-\u9fff])
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。\uff01\uff1f]")
 _REMARK = re.compile(REMARKS, re.IGNORECASE)
 _EDGES: Final = " \t\r\n\"'`*_[](){}<>.:"
-_TAGS_BEFORE = re.compile(r"(?:\s*+(?:<|&lt;)/?answer>)++", re.IGNORECASE)
-_TAG_AT_END = re.compile(r"(?:<|&lt;)/?answer>\Z", re.IGNORECASE)
-_TAG_CHARACTERS: Final = len("&lt;/answer>")
+_TAGS_BEFORE = re.compile(r"(?:\s*+(?:<|&lt;)/?answer(?:>|&gt;))++", re.IGNORECASE)
+_TAG_AT_END = re.compile(r"(?:<|&lt;)/?answer(?:>|&gt;)\Z", re.IGNORECASE)
+_TAG_CHARACTERS: Final = len("&lt;/answer&gt;")
 # Of a longer text only the end is looked at.
 _MOST_READ: Final = 20_000
 _INITIAL = re.compile(r"[A-Z]\.")
@@ -94,13 +98,7 @@ _CONCLUSION = re.compile(rf"[*_]{{0,3}}(?:{CONCLUSIONS})(?![^\W\u3040-\u9fff])",
 _LATER_CONCLUSION = re.compile(
     rf"[.,;:!] (?:and |und |et |y |e )?(?=(?:{CONCLUSIONS})(?![^\W\u3040-\u9fff]))", re.IGNORECASE
 )
-_NUMBER_IN_TEXT = re.compile(
-    rf"(?<![\w.,/√^-])(?<!\d:)(?<![+\u00d7·])(?<![+*\u00d7·] )-?[$€£¥]? ?{DECIMAL}(?:[/:]\d{{1,9}}){{0,2}}"
-    r"(?<![.,]) ?[%€]?(?![\w/^-])(?![.,:]\d)"
-)
 _INLINE_MATH = re.compile(r"\$(?=\S)([^$\n]{1,200})(?<=\S)\$(?!\d)")
-_CLAUSE_END = re.compile(r"[,;] | (?:and|und|et|y|e) ")
-_EQUATED = re.compile(r"([^\W\d]\w{0,20}) ?=")
 _POLITE_END = re.compile(
     r"\n\s*(?:let me know|(?:i )?hope (?:this|that)|feel free|if you (?:have|need|would)|would you like)"
     r"[^\n]{0,200}\s*\Z",
@@ -110,12 +108,18 @@ _MAX_PLAIN_ANSWER: Final = 200
 
 
 def extract_answer(text: str) -> str:
-    """Return the final answer of a reply without a tagged answer; a whole text of at most 200 characters is one.
+    """Return what a reply without a tagged answer is counted or graded as; empty if no answer is found.
 
-    Empty if none is found. Markdown around a marked answer is removed.
+    That is its answer by the rules above, else the value that its calculation comes to (`find_worked_value`), else all
+    of a text of at most 200 characters. Markdown around a marked answer is removed.
     """
     prose, answer = split_answer(text)
-    return answer if prose or len(answer) <= _MAX_PLAIN_ANSWER else ""
+    if prose:
+        return answer
+    worked = "" if _FENCE_OR_DATA.search(answer) else find_worked_value(_POLITE_END.sub("", answer[-_MOST_READ:]))
+    if worked and not is_placeholder(worked):
+        return worked
+    return answer if len(answer) <= _MAX_PLAIN_ANSWER else ""
 
 
 def find_answer(text: str) -> str:
@@ -169,8 +173,12 @@ _OURS: Final = (EXAMPLE_ANSWER, *(each for each in FENCE_RULE.strip().split(". "
 
 
 def is_placeholder(answer: str) -> bool:
-    """Return whether an answer repeats what is ours in a prompt: its example, its rule, or a name between its tags."""
-    if any(each in answer for each in _OURS):
+    """Return whether an answer repeats what is ours in a prompt: its example, its rule, or a name between its tags.
+
+    A program of some length may try itself with the number of the example.
+    """
+    is_long_program = len(answer) > _MAX_PLAIN_ANSWER and _FENCED.search(answer) is not None
+    if any(each in answer for each in _OURS if not (is_long_program and each == EXAMPLE_ANSWER)):
         return True
     if len(answer) > _MOST_VALUE:
         return False
@@ -185,7 +193,7 @@ def _list_marked(text: str) -> Iterator[str]:
         if mark.re is _BOXED:
             yield _read_boxed(text, mark.end())
         elif mark.re is _TAGGED:
-            yield mark["inner"] or mark["square"] or mark["last"]
+            yield mark["inner"] or mark["escaped"] or mark["square"] or mark["last"]
         elif not (mark[0].lstrip().casefold() == "a:" and _OPTIONS.search(text)) and not _NEGATED.match(
             text, mark.end()
         ):
@@ -310,10 +318,9 @@ def _read_conclusion(text: str) -> str:
     if not is_conclusion:
         return ""
     line = read_latex(_INLINE_MATH.sub(r"\1", line))
-    # Two unknowns have a value: "w = 5 and l = 8". Of "area = length * width = 40" it is one.
-    if len({found[1] for clause in _CLAUSE_END.split(line) if (found := _EQUATED.search(clause))}) > 1:
+    if has_two_unknowns(line):
         return ""
-    numbers = {found[0].strip() for found in _NUMBER_IN_TEXT.finditer(line.rpartition("=")[2])}
+    numbers = {found[0].strip() for found in NUMBER.finditer(line.rpartition("=")[2])}
     number = numbers.pop() if len(numbers) == 1 else ""
     # "They were late, so only 12 came" concludes a story, and not a calculation that has the number before.
     return number if not later or number in text.rpartition("\n")[0] else ""

@@ -31,6 +31,7 @@ async def is_right(item: Item, answer: str) -> bool:
         "First 1000, then 42 more, so \\boxed{1042}",
         "20 * 52 = 1040, and 2 more: there are **1,042** rolls.",
         "#### 1042",
+        "500 + 542 = 1042\n\nShe earns 1042 euros in a week with 44 hours.",
         "1042.0000000000001",
         "1041.9999999999999",
     ],
