@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
+from reasond_server.context.program_requests import PROGRAM_REQUEST
 from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
@@ -31,6 +32,25 @@ steps down", they named the steps without taking them; a placeholder between the
 step by step. At the end write the final answer" made at least 28 of 50 replies of a small model a bare answer, "First
 set up what is known and what is asked, then calculate it step by step" 25.
 """
+
+PROGRAM_LAST: Final = (
+    "Work out first how it must behave in each case that the question names. Only then end with the whole program, "
+    f"alone between tags, for example:\n<answer>\n```python\nprint({EXAMPLE_ANSWER})\n```\n</answer>"
+)
+"""Stands in the place of `STEPS_FIRST` where the question asks for a program.
+
+Asked for "the result of each step" and shown a number between the tags, a small model ran an example in its head and
+answered with what the program would return. Told "between the tags <answer> and </answer>" it repeated that, and ended.
+"""
+# The request stands before or behind the texts that a long question holds.
+_MOST_SEARCHED: Final = 4000
+
+
+def fit_instruction(instruction: str, *, question: str) -> str:
+    """Return an instruction as it is, or with `PROGRAM_LAST` in the place of `STEPS_FIRST` for a program."""
+    ends = (question[:_MOST_SEARCHED], question[-_MOST_SEARCHED:])
+    is_program = STEPS_FIRST in instruction and any(map(PROGRAM_REQUEST.search, ends))
+    return instruction.replace(STEPS_FIRST, PROGRAM_LAST) if is_program else instruction
 
 
 @value

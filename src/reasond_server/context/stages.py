@@ -18,6 +18,7 @@ from reasond_server.context.calls import (
     run_by_size,
     stream_reply,
 )
+from reasond_server.context.final_replies import fit_instruction
 from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
@@ -70,6 +71,7 @@ class StageCalls:
         self._counter = make_fork(model.counter)
         self._nonce = nonce
         self._system = Message(role=Role.SYSTEM, content=SYSTEM)
+        self._question = question
         self._beginning = fence_task(question=question, material=material, nonce=nonce)
         self._size = len(question) + len(material)
         self._room: int | None = None
@@ -98,7 +100,8 @@ class StageCalls:
         window = self._model.context_window
         if window is None:
             return
-        bare = self._build(max(instructions, key=len), ())
+        fitted = [fit_instruction(each, question=self._question) for each in instructions]
+        bare = self._build(max(fitted, key=len), ())
         exact = None if self._counter.is_exact else await self._model.count_exactly(bare)
         prompt = await count_prompt(bare, self._counter) if exact is None else exact
         least = LEAST_TOKENS + shown * (FENCE_TOKENS + LEAST_SHOWN_TOKENS)
@@ -168,7 +171,8 @@ class StageCalls:
 
     def _build(self, instruction: str, shown: Sequence[Shown]) -> Sequence[Message]:
         sections = [fence("passage", each.text, nonce=self._nonce, attributes=f' name="{each.name}"') for each in shown]
-        return (self._system, Message(role=Role.USER, content="\n".join([self._beginning, *sections, instruction])))
+        asked = fit_instruction(instruction, question=self._question)
+        return (self._system, Message(role=Role.USER, content="\n".join([self._beginning, *sections, asked])))
 
 
 async def prepare_stages(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
-from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, read_final_reply
+from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, fit_instruction, read_final_reply
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import ModelFinish
@@ -63,7 +63,8 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        messages = await build_task_prompt(task, instructions=STEPS_FIRST, nonce=context.new_nonce())
+        asked = fit_instruction(STEPS_FIRST, question=task.query)
+        messages = await build_task_prompt(task, instructions=asked, nonce=context.new_nonce())
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         kinds = (TagKind.ANSWER,)
         call = stream_reply(

@@ -1,0 +1,124 @@
+"""Questions that ask for a program are asked for all of it, and no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from reasond_server.context.answers import is_placeholder
+from reasond_server.context.final_replies import PROGRAM_LAST, STEPS_FIRST, fit_instruction
+from reasond_server.strategies.best_of_n import BestOfN
+from reasond_server.strategies.chain_of_thought import ChainOfThought
+from reasond_server.strategies.chain_of_verification import ChainOfVerification
+from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.self_aggregation import SelfAggregation
+from reasond_server.strategies.self_consistency import SelfConsistency
+from reasond_server.strategies.self_refine import SelfRefine
+from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext
+from reasond_server.testing import FunctionModel
+from reasond_server.types import Task
+
+if TYPE_CHECKING:
+    from reasond_server.llm.model import ChatRequest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+PROGRAM = "```python\ndef f(x):\n    return x + 1\n```"
+
+
+def asks_for_program(question: str) -> bool:
+    return fit_instruction(STEPS_FIRST, question=question) == PROGRAM_LAST
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Write a Python function that adds one.",
+        "Write a function merge(a, b) that merges two lists.",
+        "Please implement the method `push(x)` of a stack.",
+        "Could you write me a small bash script for it?",
+        "write SQL that lists the users",
+        "Write C++ code for this.",
+        "Schreibe eine Python-Funktion, die addiert.",
+        "Schreib ein kleines Programm, das addiert.",
+        "Écris une fonction qui additionne.",
+        "Escribe una función que sume.",
+        "Напиши функцию, которая складывает.",
+        "请编写一个求和的函数",
+        "足し算をする関数を書いてください",
+        "x" * 9000 + "\nWrite a Python function that parses this.",
+        "Write a Python function that parses this:\n" + "x" * 9000,
+    ],
+)
+def test_requests_for_programs_are_known(question: str) -> None:
+    assert asks_for_program(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "A coder writes 40 lines of code an hour. How many lines does she write in 3 hours?",
+        "Write the equation of the line through both points.",
+        "The program was written in 1990. How old is it?",
+        "Who wrote the program Eliza?",
+        "A class has 30 pupils. Each writes 3 essays. How many is that?",
+        "Write 0.75 as a fraction.",
+        "What does this Python code print?",
+        "Mia writes a program in 3 hours and Ben in 5. How long do both need?",
+        "",
+    ],
+)
+def test_other_questions_are_asked_for_steps(question: str) -> None:
+    assert not asks_for_program(question)
+
+
+def test_of_the_tasks_that_were_measured_only_programs_ask_for_one() -> None:
+    for name in ("word_problems", "made_problems", "choices", "extraction", "programs"):
+        lines = (BENCHMARKS / f"{name}.jsonl").read_text().splitlines()
+        asked = {asks_for_program(json.loads(line)["question"]) for line in lines}
+        assert asked == {name == "programs"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "config"),
+    [
+        (ChainOfThought(), {}),
+        (PlanAndSolve(), {}),
+        (SelfConsistency(), {"samples": 3}),
+        (BestOfN(), {"samples": 2}),
+        (SelfAggregation(), {"chains": 2, "group": 2, "rounds": 2}),
+        (SelfRefine(), {"max_rounds": 1}),
+        (ChainOfVerification(), {}),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+async def test_every_strategy_asks_for_the_program_and_gives_it(
+    strategy: ReasoningStrategy[Any], config: dict[str, object]
+) -> None:
+    asked: list[str] = []
+
+    def reply(request: ChatRequest) -> str:
+        asked.append(request.messages[-1].content)
+        return f"It adds one.\n<answer>\n{PROGRAM}\n</answer>"
+
+    context = RunContext(
+        config=strategy.config_type.model_validate(config),
+        model=FunctionModel(reply),
+        new_nonce=lambda: "qzkvhwbnmcjtrxplaoysdgeufiqh",
+    )
+    task = Task(query="Write a Python function f(x) that adds one.")
+    outcomes = [event async for event in strategy.run(task, context) if isinstance(event, Outcome)]
+    assert outcomes[0].answer == PROGRAM
+    assert not any(STEPS_FIRST in text for text in asked)
+    assert any(text.endswith(PROGRAM_LAST) for text in asked)
+
+
+def test_the_example_program_is_no_answer() -> None:
+    assert is_placeholder(PROGRAM_LAST.partition("<answer>")[2].partition("</answer>")[0])
+    tried = (
+        "```python\ndef count(seconds):\n" + "    # Counts.\n" * 20 + "    return seconds\n\nprint(count(739164))\n```"
+    )
+    assert not is_placeholder(tried)
+    assert is_placeholder("The answer is 739164 " + "metres " * 40)
