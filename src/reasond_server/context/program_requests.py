@@ -10,7 +10,8 @@ _LANGUAGES: Final = (
     r"python|java|javascript|typescript|c\+\+|c#|rust|golang|ruby|kotlin|swift|php|perl|scala|haskell|sql|bash|shell"
 )
 _PROGRAMS: Final = "program|script|code|programm|skript|funktion|programme|fonction|programa|función"
-_DEFINED: Final = r"(?:function|method|class) `?\w+\("
+# "The function f(x)" is one of mathematics.
+_DEFINED: Final = r"(?:function|method|class) `?\w{4,60}\("
 _IN_CYRILLIC: Final = r"(?:напиши|реализуй)\w{0,4} [^.\n]{0,80}(?:функци|программ)"
 _IN_CHINESE: Final = r"(?:编写|写|实现)[^\n]{0,40}(?:函数|程序|代码)|(?:関数|プログラム|コード)を(?:書|実装)"
 

@@ -61,6 +61,7 @@ def test_requests_for_programs_are_known(question: str) -> None:
     [
         "A coder writes 40 lines of code an hour. How many lines does she write in 3 hours?",
         "Write the equation of the line through both points.",
+        "Write the function f(x) = (x + 1)(x - 2) in standard form.",
         "The program was written in 1990. How old is it?",
         "Who wrote the program Eliza?",
         "A class has 30 pupils. Each writes 3 essays. How many is that?",
