@@ -55,9 +55,8 @@ def find_worked_value(text: str) -> str:
     if len(sentence) > _MOST_SENTENCE or _WITHDRAWN.search(sentence) or _CHOSEN.search(sentence):
         return ""
     values = _Values()
-    for line in (*before, *earlier):
+    for line in (*before, *earlier, sentence):
         values.read(line)
-    values.read(sentence)
     end = _EQUALS.split(sentence)[-1]
     named = {_spell(found[0]): found[0].strip() for found in NUMBER.finditer(end)}
     came_to = [form for form in named if form in values.worked]
@@ -68,13 +67,14 @@ def find_worked_value(text: str) -> str:
 
 
 class _Values:
-    """The values of a text that is read line by line; `told` has all forms, `worked` those that it works out."""
+    """The values of a text that is read line by line: all that it told so far, and those that it worked out."""
 
     def __init__(self) -> None:
         self.told: set[str] = set()
         self.worked: list[str] = []
 
     def read(self, line: str) -> None:
+        """Add the values of a line; one is worked out if it stands alone behind an equals sign and is new."""
         for place, part in enumerate(_EQUALS.split(line)):
             digits = {_spell(found[0]) for found in _DIGITS.finditer(part)}
             alone = _DIGITS.findall(_CLAUSE_END.split(part)[0])

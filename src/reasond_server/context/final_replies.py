@@ -47,7 +47,7 @@ _MOST_SEARCHED: Final = 4000
 
 
 def fit_instruction(instruction: str, *, question: str) -> str:
-    """Return an instruction as it is, or with `PROGRAM_LAST` in the place of `STEPS_FIRST` for a program."""
+    """Return an instruction, with `PROGRAM_LAST` in the place of `STEPS_FIRST` if the question asks for a program."""
     ends = (question[:_MOST_SEARCHED], question[-_MOST_SEARCHED:])
     is_program = STEPS_FIRST in instruction and any(map(PROGRAM_REQUEST.search, ends))
     return instruction.replace(STEPS_FIRST, PROGRAM_LAST) if is_program else instruction
