@@ -52,14 +52,13 @@ _MARK = re.compile(
 )
 _LAST_HEADING = re.compile(r"^[ \t]{0,3}#{1,6}[ \t](?=[^\n]*\S\s*\Z)", re.MULTILINE)
 # `<answer>` is only left in a text where it is in a fence, or where its closing tag does not come. Prompts write "<" of
-# a material as "&lt;", and models write so too.
+# a material as "&lt;", and models end so too; elsewhere that is how a text quotes a tag.
 _TAGGED = re.compile(
-    r"(?:<|&lt;)(final_answer|finalanswer|final|result|ans|response)(?:>|&gt;)\s*(?P<inner>.{1,2000}?)"
-    r"\s*(?:<|&lt;)/\1(?:>|&gt;)"
-    r"|&lt;answer(?:>|&gt;)\s*(?P<escaped>.{1,2000}?)\s*&lt;/answer(?:>|&gt;)"
+    r"<(final_answer|finalanswer|final|result|ans|response)>\s*(?P<inner>.{1,2000}?)\s*</\1>"
+    r"|^[ \t]{0,8}&lt;answer(?:>|&gt;)\s*(?P<escaped>(?:(?!&lt;/?answer).){1,2000}?)\s*(?:&lt;/?answer(?:>|&gt;)\s*)?\Z"
     r"|\[(?:final[_ ])?answer\]\s*(?P<square>.{1,2000}?)\s*\[/(?:final[_ ])?answer\]"
-    r"|(?:<|&lt;)answer(?:>|&gt;)\s*(?P<last>.{1,2000}?)\s*(?:(?:<|&lt;)/?answer(?:>|&gt;)\s*)?(?:(?:```|~~~)\s*)?\Z",
-    re.IGNORECASE | re.DOTALL,
+    r"|<answer>\s*(?P<last>.{1,2000}?)\s*(?:</?answer>\s*)?(?:(?:```|~~~)\s*)?\Z",
+    re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 _SOURCE = re.compile(SOURCES, re.IGNORECASE)
 _STEP = re.compile(rf"(?<!\w)(?:{STEPS}) (?:the |das |dem |le |la |el |il )?\Z")
