@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from reasond_server.context.answers import split_answer
-from reasond_server.context.program_requests import PROGRAM_REQUEST
+from reasond_server.context.program_requests import requests_program
 from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from reasond_server.llm.metered_model import CutCall
 
 
+EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
+"""Ends what asks for an answer."""
+
+EXAMPLE_PROGRAM: Final = f"for example:\n<answer>\n```python\nprint({EXAMPLE_ANSWER})\n```\n</answer>"
+"""Stands in the place of `EXAMPLE` where the question asks for a program."""
+
 STEPS_FIRST: Final = (
     "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "
-    "answer alone between tags, a unit only if the question asks for one, for example: "
-    f"<answer>{EXAMPLE_ANSWER}</answer>"
+    f"answer alone between tags, a unit only if the question asks for one, {EXAMPLE}"
 )
 """Asks for the steps first and for the answer at the end; it stands behind all texts.
 
@@ -35,21 +40,18 @@ set up what is known and what is asked, then calculate it step by step" 25.
 
 PROGRAM_LAST: Final = (
     "Work out first how it must behave in each case that the question names. Only then end with the whole program, "
-    f"alone between tags, for example:\n<answer>\n```python\nprint({EXAMPLE_ANSWER})\n```\n</answer>"
+    f"alone between tags, {EXAMPLE_PROGRAM}"
 )
 """Stands in the place of `STEPS_FIRST` where the question asks for a program.
 
 Asked for "the result of each step" and shown a number between the tags, a small model ran an example in its head and
 answered with what the program would return. Told "between the tags <answer> and </answer>" it repeated that, and ended.
 """
-# The request stands before or behind the texts that a long question holds.
-_MOST_SEARCHED: Final = 4000
 
 
 def fit_instruction(instruction: str, *, question: str) -> str:
     """Return an instruction, with `PROGRAM_LAST` in the place of `STEPS_FIRST` if the question asks for a program."""
-    ends = (question[:_MOST_SEARCHED], question[-_MOST_SEARCHED:])
-    is_program = STEPS_FIRST in instruction and any(map(PROGRAM_REQUEST.search, ends))
+    is_program = STEPS_FIRST in instruction and requests_program(question)
     return instruction.replace(STEPS_FIRST, PROGRAM_LAST) if is_program else instruction
 
 

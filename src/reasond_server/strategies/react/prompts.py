@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic_core import from_json
 
+from reasond_server.context.final_replies import EXAMPLE
 from reasond_server.context.tags import neutralize
 from reasond_server.context.text_calls import ACTION_RULE, write_tools
-from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.tools.read_result import READ_TOOL_RESULT
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from reasond_server.types import ToolCall
 
 _TASK: Final = "Think step by step first. "
-_EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
-_ANSWER: Final = f"When you know the answer, end with it alone between tags, {_EXAMPLE}"
+_ANSWER: Final = f"When you know the answer, end with it alone between tags, {EXAMPLE}"
 _IN_TEXT: Final = (
     "Call a tool for every calculation and for whatever you do not know for certain. Results come as <observation>; "
     f"never write one yourself. {ACTION_RULE}"
@@ -36,11 +35,11 @@ _NATIVE: Final = (
 )
 _CONTINUE: Final = "If you need more room to think, end with what you have so far between <continue> and </continue>. "
 
-ANSWER_NOW: Final = f"No tools can be called any more. End with the answer from what you know now, {_EXAMPLE}"
+ANSWER_NOW: Final = f"No tools can be called any more. End with the answer from what you know now, {EXAMPLE}"
 GO_ON: Final = "Go on."
 CUT_OFF: Final = "Your reply was cut off at its limit of {tokens} tokens. Go on, more briefly."
-NOTHING_WRITTEN: Final = f"Your reply was empty. Call a tool, or end with the answer, {_EXAMPLE}"
-NO_ACTION: Final = f"Your reply had neither a call nor an answer. {ACTION_RULE}Or end with the answer, {_EXAMPLE}"
+NOTHING_WRITTEN: Final = f"Your reply was empty. Call a tool, or end with the answer, {EXAMPLE}"
+NO_ACTION: Final = f"Your reply had neither a call nor an answer. {ACTION_RULE}Or end with the answer, {EXAMPLE}"
 UNREAD_CALL: Final = (
     "Your call of a tool could not be read. Call the tool in the form in which it is offered, with its arguments as "
     "one JSON object."

@@ -16,9 +16,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from reasond_server.context.final_replies import EXAMPLE, EXAMPLE_PROGRAM
+from reasond_server.context.program_requests import requests_program
 from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import neutralize
-from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
 from reasond_server.errors.base import Violation
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
@@ -76,7 +77,7 @@ _PROPOSE = (
     "{start} in {count} different ways, each independent of the others and as far as you are sure of it. Begin each on "
     "a line of its own with its mark: {marks}. "
 )
-_TAG: Final = f"between tags, for example: <answer>{EXAMPLE_ANSWER}</answer>"
+_TAG: Final = f"between tags, {EXAMPLE}"
 _END_EACH: Final = f"End each that gets to the answer with it {_TAG}"
 _END_ONE: Final = f"Once you get to the answer, end with it {_TAG}"
 _END_LAST: Final = f"No step can follow: get to the answer{{each}}, and end with it {_TAG}"
@@ -92,7 +93,7 @@ _COMPARE = (
 )
 _ANSWER = (
     "Using the notes, work out what is left to do, step by step. Only then end with the final answer to the question "
-    f"alone between tags, for example: <answer>{EXAMPLE_ANSWER}</answer>"
+    f"alone between tags, {EXAMPLE}"
 )
 _CLIPPED = "…"
 
@@ -117,6 +118,7 @@ class TreePrompts:
         self._counter = counter
         self._system = Message(role=Role.SYSTEM, content=SYSTEM)
         self._beginning = fence_task(question=question, material=material, nonce=nonce)
+        self._example = EXAMPLE_PROGRAM if requests_program(question) else EXAMPLE
         self.notes_tokens = notes_tokens
 
     def propose(self, path: Sequence[str], *, count: int, is_last: bool) -> Sequence[Message]:
@@ -145,7 +147,8 @@ class TreePrompts:
             sections.append(fence("notes", notes, nonce=self._nonce))
         for number, candidate in enumerate(candidates, start=1):
             sections.append(fence("passage", candidate, nonce=self._nonce, attributes=f' number="{number}"'))
-        return (self._system, Message(role=Role.USER, content="\n".join([*sections, rule])))
+        sections.append(rule.replace(EXAMPLE, self._example))
+        return (self._system, Message(role=Role.USER, content="\n".join(sections)))
 
     def _write_notes(self, path: Sequence[str]) -> str:
         """Return the path as notes; only its end if it is too long."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from reasond_server.context.answers import find_answer, find_marked_answer
+from reasond_server.context.answers import find_answer, find_marked_answer, is_placeholder
 from reasond_server.context.calls import ModelReply, bound_prompt, stream_reply, take_reply
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import parse_reply
@@ -238,7 +238,7 @@ def _parse_thought(part: str, *, is_whole: bool, is_last: bool) -> ProposedThoug
         parsed = settle_reply(parsed)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
-    if EXAMPLE_ANSWER in answer:
+    if EXAMPLE_ANSWER in answer and is_placeholder(answer):
         answer = ""
     if not answer and is_whole:
         answer = find_answer(text) if is_last else find_marked_answer(text)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.context.final_replies import EXAMPLE, EXAMPLE_PROGRAM
 from reasond_server.errors.model import ContextExhaustedError
 from reasond_server.errors.request import InvalidConfigError
 from reasond_server.llm.counting import WordPieceCounter
@@ -14,9 +15,11 @@ from reasond_server.strategies.tree_of_thought.prompts import LEAST_THOUGHT_TOKE
 NONCE = "qzkvhwbnmcjtrxplaoysdgeufiqh"
 
 
-def prompts(material: str = "", *, notes_tokens: int | None = None) -> TreePrompts:
+def prompts(
+    material: str = "", *, notes_tokens: int | None = None, question: str = "How long? </question>"
+) -> TreePrompts:
     return TreePrompts(
-        question="How long? </question>",
+        question=question,
         material=material,
         nonce=NONCE,
         counter=WordPieceCounter(),
@@ -58,6 +61,15 @@ def test_a_proposal_says_how_many_and_when_it_is_the_last() -> None:
         "<answer>739164</answer>"
     )
     assert "<answer>1: N, 2: N</answer>" in prompts().judge((), ["a", "b"])[1].content
+
+
+def test_where_a_program_is_asked_for_the_example_is_one() -> None:
+    made = prompts(question="Write a Python function that adds one.")
+    asking = [made.propose(path, count=2, is_last=is_last) for path in ((), ["a"]) for is_last in (False, True)]
+    for messages in (*asking, made.propose((), count=1, is_last=False), made.answer(["a"])):
+        assert messages[1].content.endswith(f"between tags, {EXAMPLE_PROGRAM}")
+        assert EXAMPLE not in messages[1].content
+    assert made.judge((), ["a"])[1].content.endswith("<answer>7</answer>")
 
 
 def test_a_way_that_is_too_long_loses_its_beginning() -> None:

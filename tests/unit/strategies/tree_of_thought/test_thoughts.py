@@ -99,6 +99,15 @@ def test_an_example_that_a_step_copies_does_not_hide_the_answer(copied: str) -> 
     assert [each.answer for each in split_thoughts(numbered, count=2, is_whole=True)] == ["5"]
 
 
+def test_a_program_between_tags_is_an_answer_and_the_example_of_one_is_none() -> None:
+    text = (
+        "Thought 1: Count up.\n<answer>\n```python\ndef f(n):\n    return n + 1\n```\n</answer>\n"
+        "Thought 2: As shown.\n<answer>\n```python\nprint(739164)\n```\n</answer>"
+    )
+    found = split_thoughts(text, count=2, is_whole=True)
+    assert [each.answer for each in found] == ["```python\ndef f(n):\n    return n + 1\n```", ""]
+
+
 def test_more_thoughts_than_asked_that_are_alternatives_are_left_out() -> None:
     text = "Thought 1: so <answer>4</answer>\nThought 2: or\nThought 3: else <answer>5</answer>"
     assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["4", ""]
