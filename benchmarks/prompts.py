@@ -459,13 +459,14 @@ def bound_share(right: int, n: int) -> dict[str, float]:
 
 
 def keep_figures(found: Sequence[Figures], options: argparse.Namespace) -> None:
-    """Write the results; those of other models, ways, tasks and temperatures stay."""
+    """Write the results; those of other models, ways, tasks, temperatures and numbers of questions stay."""
     rows = json.loads(RESULTS.read_text("utf-8"))["figures"] if RESULTS.exists() else []
     about = {"model": options.model, "digest": options.digest, "samples": options.samples}
     about["tasks"] = options.tasks.stem
     for each in found:
         row = {**about, **asdict(each), **bound_share(each.right, each.questions)}
-        rows = [other for other in rows if any(other[name] != row[name] for name in (*about, "way", "temperature"))]
+        same = (*about, "way", "temperature", "questions")
+        rows = [other for other in rows if any(other[name] != row[name] for name in same)]
         rows.append(row)
     write_report(RESULTS, PACKAGES, figures=rows)
 

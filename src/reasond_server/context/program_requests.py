@@ -27,7 +27,7 @@ _EDIT: Final = (
     "complete|finish|fill in|fix|debug|correct|edit|modify|refactor|rewrite|optimize|optimise|convert|translate|update"
     "|improve|change|extend|adapt|simplify|repair"
 )
-_WANT: Final = "need|want|like"
+_WANT: Final = "need|want|would like|'d like"
 # What is asked for with these is a text about what follows, which may be a request, too.
 _TELL: Final = (
     "summarize|summarise|classify|categorize|categorise|evaluate|rate|grade|judge|assess|compare|review|critique"
@@ -40,13 +40,19 @@ _BEGINS: Final = re.compile(
     r"(?:^[ \t#*>-]{0,8}|[.!?:;,>(]\s{0,3}|\b(?:please|you|you to|(?:you|and) will|and|task is to|bitte|por favor) )\Z",
     re.MULTILINE,
 )
-_I: Final = re.compile(r"\bi(?:'d| would)? \Z")
+_I: Final = re.compile(r"\b(?:i|we) ?\Z")
 _LANGUAGES: Final = (
     r"python3?|javascript|typescript|c\+\+|cpp|c#|golang|kotlin|php|haskell|\w{0,8}sql|bash|powershell|html5?|css"
     r"|jquery|react(?:js)?|vue(?:js)?|node\.?js|django|matlab|fortran|numpy|pandas|regex"
 )
 # Languages whose names are also other words.
 _WORDLIKE: Final = r"java|js|rust|ruby|swift|perl|scala|go|shell|julia|dart|lua|c|r"
+# "Write a Python tutorial" asks for a text.
+_TEXTS: Final = (
+    "article|blog|book|cheat|course|cv|developer|documentation|engineer|essay|exam|exercise|guide|interview|job|joke"
+    "|lesson|meetup|plan|poem|post|presentation|programmer|question|quiz|resume|roadmap|story|study|talk|teacher"
+    "|tutorial|tweet|workshop"
+)
 # "Using Rust, write ...", "Use Python to build ..."
 _IN_LANGUAGE: Final = re.compile(rf"\b(?:in|use|using) (?:{_LANGUAGES}|{_WORDLIKE})(?: to|,)\s\Z")
 
@@ -69,13 +75,14 @@ _TASKS: Final = (
 _MODELS: Final = r"(?:model|represent|describ|express|show|predict|relat|give)\w{0,3}"
 _PROGRAM: Final = re.compile(
     # "a recursive Python function", "a button in HTML", "a Java class", "a class in Java"
-    rf"{_WORDS}(?:(?:{_LANGUAGES})(?!\w)|(?:{_WORDLIKE}) (?:[\w-]+ ){{0,2}}?(?:{_PARTS})\b"
+    rf"{_WORDS}(?:(?:{_LANGUAGES})(?!\w| (?:{_TEXTS})s?\b)|(?:{_WORDLIKE}) (?:[\w-]+ ){{0,2}}?(?:{_PARTS})\b"
     rf"|(?:{_PARTS})\b(?: [\w-]+){{0,4}}? (?:in|using|with|en|em) (?:{_WORDLIKE})(?![\w-])"
     # a function with its name, or with what it does; "a program that prints ..."
     r"|(?:function|method|class) `?\w{4,60}\(|function (?:called|named) "
     rf"|function (?:to|that|which) (?!{_MODELS} )|(?:{_PARTS}) (?:to|that|which|for) {_TASKS}"
     r"|(?:(?:computer|console) program|source code|code snippet)\b)"
 )
+_A_PROGRAM: Final = re.compile(rf" (?:an?|some|the){_PROGRAM.pattern}")
 _ANY_PROGRAM: Final = re.compile(rf"{_FEW_WORDS}(?:{_PROGRAMS})\b")
 _PART: Final = re.compile(rf"{_WORDS}(?:{_PARTS})\b")
 _CODE: Final = re.compile(
@@ -115,7 +122,7 @@ def _asks(verb: re.Match[str], before: str) -> bool:
     """Return whether a verb of a text in lower case asks for a program."""
     word, text, end = verb.group(), verb.string, verb.end()
     if word in _WANTS:
-        return bool(_I.search(before) and _PROGRAM.match(text, end))
+        return bool(_I.search(before) and _A_PROGRAM.match(text, end))
     if word not in _EDITS and _IN_LANGUAGE.search(before):
         return True
     if not _BEGINS.search(before):

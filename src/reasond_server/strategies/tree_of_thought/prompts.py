@@ -118,7 +118,8 @@ class TreePrompts:
         self._counter = counter
         self._system = Message(role=Role.SYSTEM, content=SYSTEM)
         self._beginning = fence_task(question=question, material=material, nonce=nonce)
-        self._example = EXAMPLE_PROGRAM if requests_program(question) else EXAMPLE
+        self.is_program = requests_program(question)
+        self._example = EXAMPLE_PROGRAM if self.is_program else EXAMPLE
         self.notes_tokens = notes_tokens
 
     def propose(self, path: Sequence[str], *, count: int, is_last: bool) -> Sequence[Message]:

@@ -34,6 +34,7 @@ _MARK = re.compile(
 )
 # The example of the prompt is no answer, and no part of a thought.
 _COPIED_EXAMPLE = re.compile(rf"<answer>\s{{0,8}}{EXAMPLE_ANSWER}\s{{0,8}}</answer>")
+_FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~).*", re.MULTILINE)
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
 
 
@@ -104,7 +105,8 @@ class ThoughtProposer:
         text = reply.parsed.text
         is_whole = reply.finish is not ModelFinish.LENGTH and not reply.parsed.is_cut
         candidates = []
-        for found in split_thoughts(text, count=count, is_whole=is_whole, is_last=self._is_last(node)):
+        is_last, is_program = self._is_last(node), calls.prompts.is_program
+        for found in split_thoughts(text, count=count, is_whole=is_whole, is_last=is_last, is_program=is_program):
             thought = TreeThought(text=calls.counter.head(found.text, calls.thought_tokens), answer=found.answer)
             candidates.append(
                 Candidate(payload=thought, key=_compute_key(path, thought), claims_solution=bool(thought.answer))
@@ -190,7 +192,9 @@ class ProposedThought:
     answer: str = ""
 
 
-def split_thoughts(text: str, *, count: int, is_whole: bool, is_last: bool = False) -> Sequence[ProposedThought]:
+def split_thoughts(
+    text: str, *, count: int, is_whole: bool, is_last: bool = False, is_program: bool = False
+) -> Sequence[ProposedThought]:
     """Return the thoughts of a reply, at most `count`, in order; a blank reply has none.
 
     They begin at `Thought n:` or `Way n:`, or else at `1.`, `2.` … counted from 1; without such marks the reply is one
@@ -199,21 +203,22 @@ def split_thoughts(text: str, *, count: int, is_whole: bool, is_last: bool = Fal
     left out, unless it has a tagged answer or is the only one.
 
     An answer is tagged, or marked as by a box or "The answer is". In the last thoughts of a path (`is_last`), which
-    have to be solutions, it is also what their last line concludes.
+    have to be solutions, it is also what their last line concludes. Where the question asks for a program
+    (`is_program`), it is also what is fenced.
     """
     text = _COPIED_EXAMPLE.sub("", text)
     parts = [part for part in _split_parts(text) if part.strip()]
     thoughts: list[ProposedThought] = []
     for place, part in enumerate(parts, start=1):
         is_end = place == len(parts) and not is_whole
-        thought = _parse_thought(part, is_whole=not is_end, is_last=is_last)
+        thought = _parse_thought(part, is_whole=not is_end, is_last=is_last, is_program=is_program)
         if is_end and not thought.answer and thoughts:
             break
         if thought.text or thought.answer:
             thoughts.append(thought)
     answered = [place for place, thought in enumerate(thoughts, start=1) if thought.answer]
     if len(thoughts) > count and answered == [len(thoughts)]:
-        steps = _parse_thought(text, is_whole=is_whole, is_last=is_last).text
+        steps = _parse_thought(text, is_whole=is_whole, is_last=is_last, is_program=is_program).text
         return [ProposedThought(text=steps, answer=thoughts[-1].answer)]
     return thoughts[:count]
 
@@ -231,7 +236,7 @@ def _split_parts(text: str) -> Sequence[str]:
     return [text[mark.end() : end] for mark, end in zip(marks, ends, strict=True)]
 
 
-def _parse_thought(part: str, *, is_whole: bool, is_last: bool) -> ProposedThought:
+def _parse_thought(part: str, *, is_whole: bool, is_last: bool, is_program: bool) -> ProposedThought:
     parsed = parse_reply(part, kinds=(TagKind.ANSWER,), is_stop=is_whole)
     if "<" in parsed.content:
         # Another tag within the answer.
@@ -240,6 +245,10 @@ def _parse_thought(part: str, *, is_whole: bool, is_last: bool) -> ProposedThoug
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     if EXAMPLE_ANSWER in answer and is_placeholder(answer):
         answer = ""
+    if not answer and is_whole and is_program and (fences := list(_FENCE.finditer(text))):
+        # Some leave the last fence open.
+        end = fences[-1].end() if len(fences) % 2 == 0 else None
+        return ProposedThought(text=text[: fences[0].start()].strip(), answer=text[fences[0].start() : end].strip())
     if not answer and is_whole:
         answer = find_answer(text) if is_last else find_marked_answer(text)
     return ProposedThought(text=text, answer=answer)

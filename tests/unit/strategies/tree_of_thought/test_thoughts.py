@@ -108,6 +108,20 @@ def test_a_program_between_tags_is_an_answer_and_the_example_of_one_is_none() ->
     assert [each.answer for each in found] == ["```python\ndef f(n):\n    return n + 1\n```", ""]
 
 
+def test_where_a_program_is_asked_for_what_is_fenced_is_an_answer() -> None:
+    """As a real model writes them, which puts no tags around its programs."""
+    program = "```python\ndef f(n):\n    return n + 1\n```"
+    text = f"Thought 1: Count up.\n\n{program}\n\nThought 2: Or:\n{program}\nTry it:\n{program}\n\nBoth do."
+    found = split_thoughts(text, count=2, is_whole=True, is_program=True)
+    assert found[0] == ProposedThought(text="Count up.", answer=program)
+    assert found[1] == ProposedThought(text="Or:", answer=f"{program}\nTry it:\n{program}")
+    assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["", ""]
+    (left_open,) = split_thoughts(f"Count up.\n{program[:-4]}", count=2, is_whole=True, is_program=True)
+    assert left_open.answer == program[:-4]
+    cut = split_thoughts(text.partition("\n\nThought 2")[0][:-4], count=2, is_whole=False, is_program=True)
+    assert [each.answer for each in cut] == [""]
+
+
 def test_more_thoughts_than_asked_that_are_alternatives_are_left_out() -> None:
     text = "Thought 1: so <answer>4</answer>\nThought 2: or\nThought 3: else <answer>5</answer>"
     assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["4", ""]
