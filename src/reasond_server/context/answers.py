@@ -71,6 +71,19 @@ _DECORATION: Final = " \t*_#=>~$[]\\-"
 _LIST_MARK = re.compile(r"[-*•] |\d{1,2}[.)] |\|")
 _FENCED = re.compile(r"(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1|\Z)", re.DOTALL)
 _FENCE_OR_DATA = re.compile(r"^ {0,3}(?:```|~~~)|^\s*[\[{]\s*[\"{]", re.MULTILINE)
+# In code, `result = []` announces nothing.
+_CODE_BLOCK = re.compile(r"^[ \t]{0,12}(`{3,}+|~{3,}+)[^\n]*+\n((?:.*+\n)*?)(?:[ \t]{0,12}\1|.*\Z)", re.MULTILINE)
+_CODE = re.compile(
+    r"^[ \t]*+(?:def \w+\(|class \w+[^\n]*[:{]$|import \w|from [\w.]+ import|(?:for|while|if)\b[^\n]*:$|return\b"
+    r"|function\b|(?:const|let|var) \w+ =|(?:public|private|static) \w|#include|(?:print|console\.log|printf)\()"
+    r"|[;{][ \t]*$",
+    re.MULTILINE,
+)
+_BARE_CODE = re.compile(
+    r"^(?:def|async def|class) \w+[^\n]*:[ \t]*+(?:#[^\n]*)?\n(?:[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)+"
+    r"|^(?:export |async |public |private |static )*(?:function|class|const|int|void)\b[^\n]*\{[ \t]*\n(?:.*\n)*?\}",
+    re.MULTILINE,
+)
 _EXPLAINED = re.compile(rf"[*_#(]{{0,3}}(?:{EXPLANATIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。\uff01\uff1f]")
 _REMARK = re.compile(REMARKS, re.IGNORECASE)
@@ -187,7 +200,10 @@ def is_placeholder(answer: str) -> bool:
 
 def _list_marked(text: str) -> Iterator[str]:
     """Yield what stands at the marks, the last one first; empty where nothing stands there."""
-    marks = [*_find_announcements(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
+    found = [*_find_announcements(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
+    code = [block.span(2) for block in _CODE_BLOCK.finditer(text) if _CODE.search(block[2])]
+    code += [block.span() for block in _BARE_CODE.finditer(text)]
+    marks = [mark for mark in found if not any(start <= mark.start() < end for start, end in code)]
     for mark in sorted(marks, key=lambda found: -found.start())[:_MOST_MARKS]:
         if mark.re is _BOXED:
             yield _read_boxed(text, mark.end())

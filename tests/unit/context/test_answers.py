@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from reasond_server.context.answers import cut_sentence, extract_answer, find_answer, is_placeholder, split_answer
+from reasond_server.context.answers import (
+    cut_sentence,
+    extract_answer,
+    find_answer,
+    find_marked_answer,
+    is_placeholder,
+    split_answer,
+)
 from reasond_server.context.sections import FENCE_RULE
 from reasond_server.context.vote_forms import normalize_answer
 from tests.reports.rows import Row, load_rows
@@ -148,6 +155,40 @@ def test_an_answer_of_several_lines_is_whole() -> None:
     assert find_answer("Work.\n\n**Final Answer:**\n\n1. Buy milk\n2. Cook it") == "1. Buy milk\n2. Cook it"
     assert find_answer("The answer is:\n- a\n- b") == "- a\n- b"
     assert find_answer("Answer:\n```python\na = 1\nb = 2\n```") == "a = 1\nb = 2"
+
+
+LOOP = "def find(n):\n    result = []\n    # Go through them.\n    for k in range(n):\n        result.append(k)\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```python\n{LOOP}    return result\n```",
+        f"Here is a function:\n\n```\n{LOOP}    return result\n```\n\nIt goes through all numbers.",
+        f"1. First:\n   ```python\n   {LOOP}    return result\n   ```\nDone.",
+        f"~~~py\n{LOOP}    return result\n~~~",
+        f"```python\n{LOOP}    return result",
+        f"{LOOP}    return result",
+        f"{LOOP}\n    answer = result\n    return answer\n\nIt goes through all numbers.",
+        "```python\nresult = find(3)\nprint(result)\n```",
+        "```python\ndef f(n):\n    # The answer is the sum of both\n    return n + n\n```",
+        "```js\nconst f = (n) => {\n  let result = [];\n  return result;\n};\n```",
+        "function f(n) {\n  result = n + 1\n  return result\n}",
+        "```java\npublic class Sum {\n  int result = 0;\n}\n```",
+        "```c\n#include <x.h>\nint answer = 3;\n```",
+        "```sql\nSELECT a AS answer FROM b;\n```",
+    ],
+)
+def test_a_program_announces_nothing(text: str) -> None:
+    """As a real model writes them: the lines behind `result = []` were its answer."""
+    assert find_marked_answer(text) == ""
+    assert split_answer(text) == ("", text)
+
+
+def test_a_fence_without_a_program_may_announce() -> None:
+    assert find_answer("```\nAnswer: 42\n```") == "42"
+    assert find_answer(f"```python\n{LOOP}    return result\n```\n\nThe answer is 42.") == "42"
+    assert find_answer("```\nresult = 42\n```") == "42"
 
 
 def test_the_prose_around_an_answer_is_its_reasoning() -> None:
