@@ -36,8 +36,8 @@ def test_nothing_of_ours_is_in_an_answer(text: str) -> None:
     listener.take(Text(text=text))
     listener.take(Finished(reason=ModelFinish.STOP, usage=Usage(input_tokens=1, output_tokens=1, model_calls=1)))
     _, reply = listener.close(EstimatingCounter())
-    final = read_final_reply(reply)
-    for answer in map(restore, (final.answer, read_sample(reply).answer)):
+    final = read_final_reply(reply, is_program=False)
+    for answer in map(restore, (final.answer, read_sample(reply, is_program=False).answer)):
         assert not OURS.search(answer)
         assert not is_placeholder(answer)
     assert final.answer or not final.is_answered

@@ -86,7 +86,7 @@ def read(chunks: Sequence[dict[str, Any]], cuts: Sequence[int] = ()) -> Outcome 
     for event in (*events, Finished(reason=ending.reason, usage=usage, warnings=warnings)):
         listener.take(event)
     _, reply = listener.close(ByteCounter())
-    final = read_final_reply(reply)
+    final = read_final_reply(reply, is_program=False)
     return Outcome(finish_reason=final.finish_reason, answer=final.answer, warnings=warnings, usage=usage)
 
 

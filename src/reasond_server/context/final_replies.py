@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reasond_server.context.answers import split_answer
-from reasond_server.context.program_requests import requests_program
+from reasond_server.context.answers import is_placeholder, split_answer
 from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
+from reasond_server.dialects.code_blocks import read_blocks
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -49,9 +49,8 @@ answered with what the program would return. Told "between the tags <answer> and
 """
 
 
-def fit_instruction(instruction: str, *, question: str) -> str:
+def fit_instruction(instruction: str, *, is_program: bool) -> str:
     """Return an instruction, with `PROGRAM_LAST` in the place of `STEPS_FIRST` if the question asks for a program."""
-    is_program = STEPS_FIRST in instruction and requests_program(question)
     return instruction.replace(STEPS_FIRST, PROGRAM_LAST) if is_program else instruction
 
 
@@ -70,8 +69,16 @@ class FinalReply:
         return reason is FinishReason.ANSWERED or reason is FinishReason.ANSWERED_UNTAGGED
 
 
-def read_final_reply(reply: ModelReply) -> FinalReply:
-    """Return the thought, the answer and the finish reason of a reply; see `answers` for text without a tag."""
+def split_untagged(text: str, *, is_program: bool) -> tuple[str, str]:
+    """Return the reasoning and the answer of a whole reply without a tagged answer; see `answers`.
+
+    Where the question asks for a program, a text that holds one is the answer, whatever it says of results.
+    """
+    return ("", text) if is_program and read_blocks(text) and not is_placeholder(text) else split_answer(text)
+
+
+def read_final_reply(reply: ModelReply, *, is_program: bool) -> FinalReply:
+    """Return the thought, the answer and the finish reason of a reply; `is_program`: its question asks for one."""
     parsed = reply.parsed
     before, content = parsed.text.strip(), parsed.content.strip()
     thinking = parsed.thinking.strip()
@@ -82,7 +89,7 @@ def read_final_reply(reply: ModelReply) -> FinalReply:
         whole = FinishReason.ANSWERED if parsed.is_closed else FinishReason.TRUNCATED
         return FinalReply(thought=thought, answer=content, finish_reason=whole)
     if reply.finish is ModelFinish.STOP and before:
-        prose, answer = split_answer(before)
+        prose, answer = split_untagged(before, is_program=is_program)
         if answer:
             thought = "\n\n".join(part for part in (thinking, prose) if part)
             return FinalReply(thought=thought, answer=answer, finish_reason=FinishReason.ANSWERED_UNTAGGED)

@@ -64,8 +64,11 @@ class SampledAnswer:
         return "\n".join(part for part in (self.text, answer) if part)
 
 
-def read_sample(reply: ModelReply) -> SampledAnswer:
-    """Read the answer of a reply: a complete tagged answer, or one found in untagged text, or the code in that."""
+def read_sample(reply: ModelReply, *, is_program: bool) -> SampledAnswer:
+    """Read the answer of a reply: a complete tagged answer, or one found in untagged text, or the code in that.
+
+    The code comes first if the question asks for a program (`is_program`).
+    """
     parsed = reply.parsed
     content, before = parsed.content.strip(), parsed.text.strip()
     is_withheld = reply.finish is ModelFinish.CONTENT_FILTER
@@ -73,8 +76,8 @@ def read_sample(reply: ModelReply) -> SampledAnswer:
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
         blocks = [block for block in choose_python(read_blocks(before)) if not is_placeholder(block.text)]
-        code = (f"```{block.language}\n{block.text}\n```" for block in blocks)
-        answer = extract_answer(before) or "\n\n".join(code)
+        code = "\n\n".join(f"```{block.language}\n{block.text}\n```" for block in blocks)
+        answer = (code if is_program else "") or extract_answer(before) or code
     is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     return SampledAnswer(
         text="\n\n".join(part for part in (parsed.thinking.strip(), before) if part),
@@ -163,6 +166,7 @@ class SampleCalls:
         warm_up_s = _LEAST_WARM_UP_S + _WARM_UP_S_PER_TOKEN * prompt_tokens
         self._warm_up_s = min(warm_up_s, _MOST_WARM_UP_S)
         self._stages = stages
+        self.is_program = stages.is_program
         self._prompt = prompt
         self._shares = shares
         self._temperatures = temperatures

@@ -19,6 +19,7 @@ from reasond_server.context.calls import (
     stream_reply,
 )
 from reasond_server.context.final_replies import fit_instruction
+from reasond_server.context.program_requests import requests_program
 from reasond_server.context.sections import FENCE_TOKENS, SYSTEM, fence, fence_task
 from reasond_server.context.tags import TagKind, neutralize
 from reasond_server.llm.counting import make_fork
@@ -63,6 +64,9 @@ class StageCalls:
         question: the question; untrusted, like the material.
         material: text that the question is about; empty for none.
         nonce: the run's mark for fences.
+
+    Attributes:
+        is_program: whether the question asks for a program.
     """
 
     def __init__(self, *, model: ChatModel, question: str, material: str, nonce: str) -> None:
@@ -71,7 +75,7 @@ class StageCalls:
         self._counter = make_fork(model.counter)
         self._nonce = nonce
         self._system = Message(role=Role.SYSTEM, content=SYSTEM)
-        self._question = question
+        self.is_program = requests_program(question)
         self._beginning = fence_task(question=question, material=material, nonce=nonce)
         self._size = len(question) + len(material)
         self._room: int | None = None
@@ -100,7 +104,7 @@ class StageCalls:
         window = self._model.context_window
         if window is None:
             return
-        fitted = [fit_instruction(each, question=self._question) for each in instructions]
+        fitted = [fit_instruction(each, is_program=self.is_program) for each in instructions]
         bare = self._build(max(fitted, key=len), ())
         exact = None if self._counter.is_exact else await self._model.count_exactly(bare)
         prompt = await count_prompt(bare, self._counter) if exact is None else exact
@@ -171,7 +175,7 @@ class StageCalls:
 
     def _build(self, instruction: str, shown: Sequence[Shown]) -> Sequence[Message]:
         sections = [fence("passage", each.text, nonce=self._nonce, attributes=f' name="{each.name}"') for each in shown]
-        asked = fit_instruction(instruction, question=self._question)
+        asked = fit_instruction(instruction, is_program=self.is_program)
         return (self._system, Message(role=Role.USER, content="\n".join([self._beginning, *sections, asked])))
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, measure_room, stream_reply
 from reasond_server.context.final_replies import STEPS_FIRST, describe_silence, fit_instruction, read_final_reply
+from reasond_server.context.program_requests import requests_program
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.llm.model import ModelFinish
@@ -63,7 +64,8 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
             ContextExhaustedError: the prompt leaves no room in the model's context window.
         """
         config, model = context.config, context.model
-        asked = fit_instruction(STEPS_FIRST, question=task.query)
+        is_program = requests_program(task.query)
+        asked = fit_instruction(STEPS_FIRST, is_program=is_program)
         messages = await build_task_prompt(task, instructions=asked, nonce=context.new_nonce())
         room, warnings = await measure_room(messages, max_tokens=config.max_tokens, model=model)
         kinds = (TagKind.ANSWER,)
@@ -76,7 +78,7 @@ class ChainOfThought(ReasoningStrategy[ChainOfThoughtConfig]):
                     reply = piece
                 elif config.show_reasoning or (piece.kind is TagKind.ANSWER and not piece.is_thinking):
                     yield Wrote(text=piece.text)
-        final = read_final_reply(reply)
+        final = read_final_reply(reply, is_program=is_program)
         metrics = ChainOfThoughtMetrics(
             temperature=config.temperature, max_tokens=room, finish_reason=str(reply.finish), model=model.name
         )

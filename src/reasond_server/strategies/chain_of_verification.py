@@ -197,7 +197,8 @@ class VerificationRun:
                 else:
                     yield Wrote(text=piece.text)
         self._settle(reply)
-        self.draft, self.draft_tokens = read_final_reply(reply), reply.usage.output_tokens
+        self.draft = read_final_reply(reply, is_program=self.calls.is_program)
+        self.draft_tokens = reply.usage.output_tokens
         self.warnings += describe_silence(reply, self.draft)
         self.is_over = not self.draft.is_answered
         detail = StageStep(stage=DRAFT, text=self.draft.thought, answer=self.draft.answer)
@@ -259,7 +260,7 @@ class VerificationRun:
             detail, spent = StageStep(stage=CHECK, text=question, answer=""), NOTHING
         else:
             self._settle(result, reserved=worst)
-            final = read_final_reply(result)
+            final = read_final_reply(result, is_program=False)
             self.answers.append(final.answer if final.is_answered else "")
             text = f"{question}\n\n{final.thought}" if final.thought else question
             detail, spent = StageStep(stage=CHECK, text=text, answer=self.answers[-1]), result.spent
@@ -282,7 +283,7 @@ class VerificationRun:
                     reply = piece
                 else:
                     yield Wrote(text=piece.text)
-        self.revision = final = read_final_reply(reply)
+        self.revision = final = read_final_reply(reply, is_program=self.calls.is_program)
         self.warnings += describe_silence(reply, final)
         detail = StageStep(stage=REVISION, text=final.thought, answer=final.answer)
         yield Step(detail=detail, answer_found=final.is_answered, metrics=self.metrics)

@@ -157,7 +157,7 @@ class _Run:
                     reply = piece
                 else:
                     yield Wrote(text=piece.text)
-        final = read_final_reply(reply)
+        final = read_final_reply(reply, is_program=self.calls.is_program)
         detail = StageStep(stage=SOLUTION, text=final.thought, answer=final.answer)
         yield Step(detail=detail, answer_found=final.is_answered, metrics=self.metrics)
         is_cut_short = is_short and final.is_answered

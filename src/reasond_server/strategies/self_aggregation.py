@@ -184,7 +184,7 @@ class Population:
                 spent = result.spent
                 self.shares.settle(spent.output_tokens)
                 self.allowance.settle(worst, Cost(model_calls=spent.model_calls, tokens=spent.total_tokens))
-                fresh.append(read := read_sample(result))
+                fresh.append(read := read_sample(result, is_program=self.stages.is_program))
                 yield Step(
                     detail=StageStep(stage=stage, text=read.text, answer=read.answer),
                     answer_found=bool(read.normalized_answer),

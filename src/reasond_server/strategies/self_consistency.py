@@ -231,7 +231,7 @@ class Poll:
                 spent = result.spent
                 self.shares.settle(spent.output_tokens)
                 self.allowance.settle(self.worst, Cost(model_calls=spent.model_calls, tokens=spent.total_tokens))
-                read = read_sample(result)
+                read = read_sample(result, is_program=self.calls.is_program)
                 weight = read.mean_probability if self.config.weigh_votes else None
                 fresh = _TakenSample(read=read, temperature=temperature, weight=weight)
                 self.samples.append(fresh)

@@ -179,7 +179,7 @@ class RefiningRun:
         async with aclosing(self._call(prompt, temperature=self.config.temperature)) as written:
             async for event in written:
                 yield event
-        self.final = final = read_final_reply(self.reply)
+        self.final = final = read_final_reply(self.reply, is_program=self.stages.is_program)
         self.warnings += describe_silence(self.reply, final)
         self.seen.add(_compute_key(final))
         yield self._build_step(DRAFT, final)
@@ -219,7 +219,7 @@ class RefiningRun:
 
     def _take_revision(self) -> Step:
         """Read the revision; the run ends if it has no whole answer, or one that was there before."""
-        final = read_final_reply(self.reply)
+        final = read_final_reply(self.reply, is_program=self.stages.is_program)
         self.revisions += 1
         if not final.is_answered:
             self.end(self.final.finish_reason, f"Revision {self.revisions} has no whole answer: {_BEFORE}")

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from reasond_server.context.answers import is_placeholder
-from reasond_server.context.final_replies import PROGRAM_LAST, STEPS_FIRST, fit_instruction
+from reasond_server.context.final_replies import PROGRAM_LAST, STEPS_FIRST
+from reasond_server.context.program_requests import requests_program
 from reasond_server.strategies.best_of_n import BestOfN
 from reasond_server.strategies.chain_of_thought import ChainOfThought
 from reasond_server.strategies.chain_of_verification import ChainOfVerification
 from reasond_server.strategies.plan_and_solve import PlanAndSolve
+from reasond_server.strategies.react import React
 from reasond_server.strategies.self_aggregation import SelfAggregation
 from reasond_server.strategies.self_consistency import SelfConsistency
 from reasond_server.strategies.self_refine import SelfRefine
 from reasond_server.strategies.strategy import Outcome, ReasoningStrategy, RunContext
+from reasond_server.strategies.tree_of_thought import TreeOfThought
 from reasond_server.testing import FunctionModel
 from reasond_server.types import Task
 
@@ -26,10 +29,6 @@ if TYPE_CHECKING:
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 PROGRAM = "```python\ndef f(x):\n    return x + 1\n```"
-
-
-def asks_for_program(question: str) -> bool:
-    return fit_instruction(STEPS_FIRST, question=question) == PROGRAM_LAST
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,7 @@ def asks_for_program(question: str) -> bool:
     ],
 )
 def test_requests_for_programs_are_known(question: str) -> None:
-    assert asks_for_program(question)
+    assert requests_program(question)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +151,13 @@ def test_requests_for_programs_are_known(question: str) -> None:
     ],
 )
 def test_other_questions_are_asked_for_steps(question: str) -> None:
-    assert not asks_for_program(question)
+    assert not requests_program(question)
 
 
 def test_of_the_tasks_that_were_measured_only_programs_ask_for_one() -> None:
     for name in ("word_problems", "made_problems", "choices", "extraction", "programs"):
         lines = (BENCHMARKS / f"{name}.jsonl").read_text().splitlines()
-        asked = {asks_for_program(json.loads(line)["question"]) for line in lines}
+        asked = {requests_program(json.loads(line)["question"]) for line in lines}
         assert asked == {name == "programs"}
 
 
@@ -194,6 +193,34 @@ async def test_every_strategy_asks_for_the_program_and_gives_it(
     assert outcomes[0].answer == PROGRAM
     assert not any(STEPS_FIRST in text for text in asked)
     assert any(text.endswith(PROGRAM_LAST) for text in asked)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "config"),
+    [
+        (ChainOfThought(), {}),
+        (SelfConsistency(), {"samples": 3}),
+        (SelfRefine(), {"max_rounds": 1}),
+        (React(), {}),
+        (TreeOfThought(), {"max_depth": 1}),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+@pytest.mark.parametrize(
+    "said", ["After all tokens, the result is the only element left.", "So the answer for the example is 20.", "Done."]
+)
+async def test_what_is_said_of_results_does_not_hide_a_program_without_tags(
+    strategy: ReasoningStrategy[Any], config: dict[str, object], said: str
+) -> None:
+    """As a real model ends its replies; what it says of them was the answer."""
+    context = RunContext(
+        config=strategy.config_type.model_validate(config),
+        model=FunctionModel(lambda _: f"This adds one:\n\n{PROGRAM}\n\n{said}"),
+        new_nonce=lambda: "qzkvhwbnmcjtrxplaoysdgeufiqh",
+    )
+    task = Task(query="Write a Python function f(x) that adds one.")
+    outcomes = [event async for event in strategy.run(task, context) if isinstance(event, Outcome)]
+    assert PROGRAM in outcomes[0].answer
 
 
 def test_the_example_program_is_no_answer() -> None:

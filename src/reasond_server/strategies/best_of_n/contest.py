@@ -169,7 +169,7 @@ class Contest:
                     self.errors.append(result)
                     continue
                 self.shares.settle(result.spent.output_tokens)
-                read = read_sample(result)
+                read = read_sample(result, is_program=self.stages.is_program)
                 is_new = self._add(read)
                 kept = reserved - self.worst_sample if is_new else Cost()
                 self.allowance.settle(reserved, _measure_cost(result) + kept)

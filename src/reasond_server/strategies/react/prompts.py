@@ -33,7 +33,11 @@ _NATIVE: Final = (
     "First look up with tools whatever the question does not tell; then calculate, with a tool if there is one. When "
     "the results tell the answer, write it."
 )
-_CONTINUE: Final = "If you need more room to think, end with what you have so far between <continue> and </continue>. "
+BETWEEN_TAGS: Final = "and"
+"""What the tag of `_CONTINUE` holds in the reply of a weak model that repeats this rule at its end."""
+_CONTINUE: Final = (
+    f"If you need more room to think, end with what you have so far between <continue> {BETWEEN_TAGS} </continue>. "
+)
 
 ANSWER_NOW: Final = f"No tools can be called any more. End with the answer from what you know now, {EXAMPLE}"
 GO_ON: Final = "Go on."

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from reasond_server.context.answers import find_marked_answer, split_answer
+from reasond_server.context.answers import find_marked_answer
 from reasond_server.context.calls import LEAST_TOKENS, ModelReply, ReplyListener
+from reasond_server.context.final_replies import split_untagged
+from reasond_server.context.program_requests import requests_program
 from reasond_server.context.sections import build_task_prompt
 from reasond_server.context.step_records import CallRecord
 from reasond_server.context.tags import TagKind, restore
@@ -261,17 +263,21 @@ class ReactRun:
         parsed = reply.parsed
         if reply.finish is ModelFinish.LENGTH or parsed.is_cut:
             return self._go_on(reply, words.CUT_OFF.format(tokens=self.context.config.max_tokens_per_step)), None
-        if parsed.kind is TagKind.CONTINUE:
+        if parsed.kind is TagKind.CONTINUE and parsed.content.strip() != words.BETWEEN_TAGS:
             announced = find_marked_answer(parsed.written)
             if announced == parsed.content.strip() and find_value(announced):
                 return self._build_end(reply, announced, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
             return self._go_on(reply, words.GO_ON), None
         text = parsed.text.strip()
         is_prose = not self.specs or self.conversation.is_native
-        answer = split_answer(text)[1] if is_prose else find_marked_answer(text)
+        answer = self._find_answer(text) if is_prose else find_marked_answer(text)
         if answer:
             return self._build_end(reply, answer, FinishReason.ANSWERED_UNTAGGED, is_answered=True)
         return self._correct(reply, words.NO_ACTION if text else words.NOTHING_WRITTEN), None
+
+    def _find_answer(self, text: str) -> str:
+        """Return the answer of an untagged text."""
+        return split_untagged(text, is_program=requests_program(self.task.query))[1]
 
     def _end_answered(self, reply: ModelReply, answer: str, *, is_invented: bool) -> tuple[Step, Outcome]:
         warnings = ("The answer follows an observation that the model made up.",) if is_invented else ()
@@ -288,7 +294,7 @@ class ReactRun:
             return self._build_end(reply, self.best, FinishReason.TRUNCATED, _describe_emptiness(reply))
         text = written.partition("<action")[0].strip()
         flaw = "did not mark an answer" if text else "asked for a tool and did not answer"
-        return self._build_end(reply, split_answer(text)[1] or self.best, reason, f"The last call {flaw}.")
+        return self._build_end(reply, self._find_answer(text) or self.best, reason, f"The last call {flaw}.")
 
     def _build_end(
         self, reply: ModelReply, answer: str, reason: FinishReason, *warnings: str, is_answered: bool = False

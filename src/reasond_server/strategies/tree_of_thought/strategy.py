@@ -9,8 +9,8 @@ from functools import partial
 from typing import ClassVar, Final
 
 from reasond_server.base.clock import new_nonce
-from reasond_server.context.answers import split_answer
 from reasond_server.context.calls import ModelReply, count_prompt, run_by_size, stream_reply
+from reasond_server.context.final_replies import split_untagged
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.context.vote_forms import normalize_answer
@@ -247,7 +247,7 @@ class TreeRun:
         if not is_whole:
             return content, FinishReason.TRUNCATED
         reason = FinishReason.BUDGET_EXHAUSTED if self.is_out_of_budget else FinishReason.MAX_ITERATIONS
-        return content or split_answer(text)[1], reason
+        return content or split_untagged(text, is_program=self.calls.prompts.is_program)[1], reason
 
     def build_outcome(self, answer: str, reason: FinishReason, *more: str) -> Outcome:
         """Return the outcome of the run; `more` are warnings in addition to those of the search."""

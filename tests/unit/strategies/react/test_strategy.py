@@ -141,6 +141,17 @@ async def test_an_answer_that_is_announced_between_the_tags_of_thoughts_is_one()
     assert outcome.answer == "4"
 
 
+async def test_the_rule_about_more_room_at_the_end_of_a_reply_asks_for_none() -> None:
+    """As a real model ends: it was told to go on, and what it had answered was lost."""
+    rule = "If you need more room to think, end with what you have so far between <continue> and </continue>."
+    with ScriptedModel([f"I count. The answer is 41.5.\n\n{rule}"]) as model:
+        _, outcome = await run(model, allow_tool_use=False)
+    assert (outcome.answer, outcome.finish_reason) == ("41.5", FinishReason.ANSWERED_UNTAGGED)
+    with ScriptedModel([rule, "<answer>4</answer>"]) as model:
+        _, outcome = await run(model, allow_tool_use=False)
+    assert outcome.answer == "4"
+
+
 @pytest.mark.parametrize(
     ("last", "thought", "answer"),
     [
