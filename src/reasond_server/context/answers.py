@@ -41,6 +41,7 @@ from reasond_server.dialects.answer_marks import (
     SOURCES,
     STEPS,
 )
+from reasond_server.dialects.code_blocks import find_bare_code
 from reasond_server.dialects.written_formulas import read_latex
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
@@ -77,11 +78,6 @@ _CODE = re.compile(
     r"^[ \t]*+(?:def \w+\(|class \w+[^\n]*[:{]$|import \w|from [\w.]+ import|(?:for|while|if)\b[^\n]*:$|return\b"
     r"|function\b|(?:const|let|var) \w+ =|(?:public|private|static) \w|#include|(?:print|console\.log|printf)\()"
     r"|[;{][ \t]*$",
-    re.MULTILINE,
-)
-_BARE_CODE = re.compile(
-    r"^(?:def|async def|class) \w+[^\n]*:[ \t]*+(?:#[^\n]*)?\n(?:[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)+"
-    r"|^(?:export |async |public |private |static )*(?:function|class|const|int|void)\b[^\n]*\{[ \t]*\n(?:.*\n)*?\}",
     re.MULTILINE,
 )
 _EXPLAINED = re.compile(rf"[*_#(]{{0,3}}(?:{EXPLANATIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
@@ -202,7 +198,7 @@ def _list_marked(text: str) -> Iterator[str]:
     """Yield what stands at the marks, the last one first; empty where nothing stands there."""
     found = [*_find_announcements(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
     code = [block.span(2) for block in _CODE_BLOCK.finditer(text) if _CODE.search(block[2])]
-    code += [block.span() for block in _BARE_CODE.finditer(text)]
+    code += find_bare_code(text)
     marks = [mark for mark in found if not any(start <= mark.start() < end for start, end in code)]
     for mark in sorted(marks, key=lambda found: -found.start())[:_MOST_MARKS]:
         if mark.re is _BOXED:

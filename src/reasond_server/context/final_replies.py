@@ -8,7 +8,7 @@ from reasond_server.context.answers import is_placeholder, split_answer
 from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
-from reasond_server.dialects.code_blocks import read_blocks
+from reasond_server.dialects.code_blocks import find_program
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
 from reasond_server.types.values import value
@@ -74,7 +74,8 @@ def split_untagged(text: str, *, is_program: bool) -> tuple[str, str]:
 
     Where the question asks for a program, a text that holds one is the answer, whatever it says of results.
     """
-    return ("", text) if is_program and read_blocks(text) and not is_placeholder(text) else split_answer(text)
+    holds_program = is_program and find_program(text) and not is_placeholder(text)
+    return ("", text) if holds_program else split_answer(text)
 
 
 def read_final_reply(reply: ModelReply, *, is_program: bool) -> FinalReply:

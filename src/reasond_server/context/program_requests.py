@@ -84,7 +84,7 @@ _PROGRAM: Final = re.compile(
 )
 _A_PROGRAM: Final = re.compile(rf" (?:an?|some|the){_PROGRAM.pattern}")
 _ANY_PROGRAM: Final = re.compile(rf"{_FEW_WORDS}(?:{_PROGRAMS})\b")
-_PART: Final = re.compile(rf"{_WORDS}(?:{_PARTS})\b")
+_EDITED: Final = re.compile(rf"{_WORDS}(?:function|code|program|script|snippet|query|class)\b")
 _CODE: Final = re.compile(
     r"```|\bdef \w+\(|^\s+return\b|;\s?\n|</\w+>|\bfunction \w*\(|=> |\bimport \w|\bselect\b[^\n]+\bfrom\b",
     re.MULTILINE,
@@ -131,4 +131,4 @@ def _asks(verb: re.Match[str], before: str) -> bool:
         return True
     if word in _WRITES and _ANY_PROGRAM.match(text, end):
         return True
-    return bool((word in _EDITS or word == "implement") and _PART.match(text, end) and _CODE.search(text))
+    return bool((word in _EDITS or word == "implement") and _EDITED.match(text, end) and _CODE.search(text))

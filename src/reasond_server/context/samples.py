@@ -14,7 +14,7 @@ from reasond_server.context.answers import extract_answer, is_placeholder
 from reasond_server.context.calls import ModelReply
 from reasond_server.context.tags import restore
 from reasond_server.context.vote_forms import normalize_answer
-from reasond_server.dialects.code_blocks import choose_python, read_blocks
+from reasond_server.dialects.code_blocks import choose_python, find_program, read_blocks
 from reasond_server.errors.limits import TokenBudgetExhaustedError
 from reasond_server.errors.model import UNSPENT
 from reasond_server.errors.request import InvalidConfigError
@@ -75,9 +75,11 @@ def read_sample(reply: ModelReply, *, is_program: bool) -> SampledAnswer:
     is_tagged = bool(content) and parsed.is_closed and not is_withheld
     answer = content
     if not content and reply.finish is ModelFinish.STOP:
-        blocks = [block for block in choose_python(read_blocks(before)) if not is_placeholder(block.text)]
-        code = "\n\n".join(f"```{block.language}\n{block.text}\n```" for block in blocks)
-        answer = (code if is_program else "") or extract_answer(before) or code
+        blocks = read_blocks(before)
+        shown = [block for block in choose_python(blocks) if not is_placeholder(block.text)]
+        code = "\n\n".join(f"```{block.language}\n{block.text}\n```" for block in shown)
+        program = code if blocks else find_program(before)
+        answer = (program if is_program else "") or extract_answer(before) or code
     is_whole = is_tagged or (not content and bool(answer) and not is_withheld)
     return SampledAnswer(
         text="\n\n".join(part for part in (parsed.thinking.strip(), before) if part),

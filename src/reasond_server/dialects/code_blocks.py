@@ -15,6 +15,12 @@ from reasond_server.types.values import value
 _OPENING: Final = re.compile(r"^[ \t>]{0,12}(?:[-*+] |\d{1,2}[.)] )?(`{3,}|~{3,})[ \t]{0,3}([^\n`]{0,80})$")
 _LANGUAGE: Final = re.compile(r"[{.]{0,2}([\w+#-]{0,20})")
 _MOST_BLOCKS: Final = 100
+_FENCE: Final = re.compile(r"^[ \t]{0,12}(?:```|~~~).*", re.MULTILINE)
+_BARE_CODE: Final = re.compile(
+    r"^(?:def|async def|class) \w+[^\n]*:[ \t]*+(?:#[^\n]*)?\n(?:[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)+"
+    r"|^(?:export |async |public |private |static )*(?:function|class|const|int|void)\b[^\n]*\{[ \t]*\n(?:.*\n)*?\}",
+    re.MULTILINE,
+)
 _PYTHON: Final = frozenset({"python", "python3", "py", "py3", "ipython", "python-repl", "pycon"})
 
 
@@ -53,6 +59,21 @@ def read_blocks(text: str) -> Sequence[Block]:
 def choose_python(blocks: Sequence[Block]) -> Sequence[Block]:
     """Return the blocks that are marked as Python; all where none is."""
     return [block for block in blocks if block.language in _PYTHON] or blocks
+
+
+def find_bare_code(text: str) -> Sequence[tuple[int, int]]:
+    """Return from where to where functions and classes stand in a text, fenced or not."""
+    return [block.span() for block in _BARE_CODE.finditer(text)]
+
+
+def find_program(text: str) -> str:
+    """Return what stands from the first fence to the last, or from the first function to the last; empty without."""
+    if fences := list(_FENCE.finditer(text)):
+        # Some leave the last fence open.
+        end = fences[-1].end() if len(fences) % 2 == 0 else None
+        return text[fences[0].start() : end].strip()
+    bare = find_bare_code(text)
+    return text[bare[0][0] : bare[-1][1]].strip() if bare else ""
 
 
 def _build(language: str, lines: Sequence[str], *, is_closed: bool) -> Block:

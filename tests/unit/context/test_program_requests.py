@@ -113,6 +113,7 @@ def test_requests_for_programs_are_known(question: str) -> None:
         "Write the function to represent the height after t seconds.",
         "Complete the function table: x = 1, y = 3; x = 2, y = ?",
         "Convert the function y = x^2 - 4x to vertex form.",
+        "Rewrite the statement below:\n```\nWe are sorry.\n```",
         "Create a program of events for a charity.",
         "Design a training program for a marathon in 12 weeks.",
         "Develop a program of exercises for a knee.",
@@ -206,21 +207,22 @@ async def test_every_strategy_asks_for_the_program_and_gives_it(
     ],
     ids=lambda each: getattr(each, "name", ""),
 )
+@pytest.mark.parametrize("program", [PROGRAM, PROGRAM[len("```python\n") : -len("\n```")]])
 @pytest.mark.parametrize(
     "said", ["After all tokens, the result is the only element left.", "So the answer for the example is 20.", "Done."]
 )
 async def test_what_is_said_of_results_does_not_hide_a_program_without_tags(
-    strategy: ReasoningStrategy[Any], config: dict[str, object], said: str
+    strategy: ReasoningStrategy[Any], config: dict[str, object], said: str, program: str
 ) -> None:
     """As a real model ends its replies; what it says of them was the answer."""
     context = RunContext(
         config=strategy.config_type.model_validate(config),
-        model=FunctionModel(lambda _: f"This adds one:\n\n{PROGRAM}\n\n{said}"),
+        model=FunctionModel(lambda _: f"This adds one:\n\n{program}\n\n{said}"),
         new_nonce=lambda: "qzkvhwbnmcjtrxplaoysdgeufiqh",
     )
     task = Task(query="Write a Python function f(x) that adds one.")
     outcomes = [event async for event in strategy.run(task, context) if isinstance(event, Outcome)]
-    assert PROGRAM in outcomes[0].answer
+    assert program in outcomes[0].answer
 
 
 def test_the_example_program_is_no_answer() -> None:

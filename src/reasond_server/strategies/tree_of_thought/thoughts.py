@@ -17,6 +17,7 @@ from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind
 from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
+from reasond_server.dialects.code_blocks import find_program
 from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ChatModel, Message, ModelFinish, TokenCounter
 from reasond_server.search.allowance import Cost
@@ -34,7 +35,6 @@ _MARK = re.compile(
 )
 # The example of the prompt is no answer, and no part of a thought.
 _COPIED_EXAMPLE = re.compile(rf"<answer>\s{{0,8}}{EXAMPLE_ANSWER}\s{{0,8}}</answer>")
-_FENCE = re.compile(r"^[ \t]{0,3}(?:```|~~~).*", re.MULTILINE)
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
 
 
@@ -204,7 +204,7 @@ def split_thoughts(
 
     An answer is tagged, or marked as by a box or "The answer is". In the last thoughts of a path (`is_last`), which
     have to be solutions, it is also what their last line concludes. Where the question asks for a program
-    (`is_program`), it is also what is fenced.
+    (`is_program`), it is also the program.
     """
     text = _COPIED_EXAMPLE.sub("", text)
     parts = [part for part in _split_parts(text) if part.strip()]
@@ -245,10 +245,9 @@ def _parse_thought(part: str, *, is_whole: bool, is_last: bool, is_program: bool
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
     if EXAMPLE_ANSWER in answer and is_placeholder(answer):
         answer = ""
-    if not answer and is_whole and is_program and (fences := list(_FENCE.finditer(text))):
-        # Some leave the last fence open.
-        end = fences[-1].end() if len(fences) % 2 == 0 else None
-        return ProposedThought(text=text[: fences[0].start()].strip(), answer=text[fences[0].start() : end].strip())
+    program = find_program(text) if is_program and is_whole and not answer else ""
+    if program and not is_placeholder(program):
+        return ProposedThought(text=text.partition(program)[0].strip(), answer=program)
     if not answer and is_whole:
         answer = find_answer(text) if is_last else find_marked_answer(text)
     return ProposedThought(text=text, answer=answer)

@@ -118,6 +118,8 @@ def test_where_a_program_is_asked_for_what_is_fenced_is_an_answer() -> None:
     assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["", ""]
     (left_open,) = split_thoughts(f"Count up.\n{program[:-4]}", count=2, is_whole=True, is_program=True)
     assert left_open.answer == program[:-4]
+    copied = split_thoughts("As shown:\n```python\nprint(739164)\n```", count=2, is_whole=True, is_program=True)
+    assert [each.answer for each in copied] == [""]
     cut = split_thoughts(text.partition("\n\nThought 2")[0][:-4], count=2, is_whole=False, is_program=True)
     assert [each.answer for each in cut] == [""]
 
