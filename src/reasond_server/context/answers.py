@@ -41,7 +41,7 @@ from reasond_server.dialects.answer_marks import (
     SOURCES,
     STEPS,
 )
-from reasond_server.dialects.code_blocks import find_bare_code
+from reasond_server.dialects.code_blocks import find_code
 from reasond_server.dialects.written_formulas import read_latex
 
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{2,3}|_{2})(?=\S)([^*]{1,400})(?<=\S)\1(?![^\s.,:;!?)])")
@@ -72,14 +72,6 @@ _DECORATION: Final = " \t*_#=>~$[]\\-"
 _LIST_MARK = re.compile(r"[-*•] |\d{1,2}[.)] |\|")
 _FENCED = re.compile(r"(`{3,}|~{3,})[^\n`]*\n(.*?)(?:\n {0,3}\1|\Z)", re.DOTALL)
 _FENCE_OR_DATA = re.compile(r"^ {0,3}(?:```|~~~)|^\s*[\[{]\s*[\"{]", re.MULTILINE)
-# In code, `result = []` announces nothing.
-_CODE_BLOCK = re.compile(r"^[ \t]{0,12}(`{3,}+|~{3,}+)[^\n]*+\n((?:.*+\n)*?)(?:[ \t]{0,12}\1|.*\Z)", re.MULTILINE)
-_CODE = re.compile(
-    r"^[ \t]*+(?:def \w+\(|class \w+[^\n]*[:{]$|import \w|from [\w.]+ import|(?:for|while|if)\b[^\n]*:$|return\b"
-    r"|function\b|(?:const|let|var) \w+ =|(?:public|private|static) \w|#include|(?:print|console\.log|printf)\()"
-    r"|[;{][ \t]*$",
-    re.MULTILINE,
-)
 _EXPLAINED = re.compile(rf"[*_#(]{{0,3}}(?:{EXPLANATIONS})(?![^\W\u3040-\u9fff])", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。\uff01\uff1f]")
 _REMARK = re.compile(REMARKS, re.IGNORECASE)
@@ -197,8 +189,8 @@ def is_placeholder(answer: str) -> bool:
 def _list_marked(text: str) -> Iterator[str]:
     """Yield what stands at the marks, the last one first; empty where nothing stands there."""
     found = [*_find_announcements(text), *_BOXED.finditer(text), *_TAGGED.finditer(text)]
-    code = [block.span(2) for block in _CODE_BLOCK.finditer(text) if _CODE.search(block[2])]
-    code += find_bare_code(text)
+    # In code, `result = []` announces nothing.
+    code = find_code(text)
     marks = [mark for mark in found if not any(start <= mark.start() < end for start, end in code)]
     for mark in sorted(marks, key=lambda found: -found.start())[:_MOST_MARKS]:
         if mark.re is _BOXED:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from reasond_server.dialects.code_blocks import has_code_line
+
 # The request stands before or behind the texts that a long question holds.
 _MOST_SEARCHED: Final = 4000
 _MOST_BEFORE: Final = 24
@@ -85,10 +87,7 @@ _PROGRAM: Final = re.compile(
 _A_PROGRAM: Final = re.compile(rf" (?:an?|some|the){_PROGRAM.pattern}")
 _ANY_PROGRAM: Final = re.compile(rf"{_FEW_WORDS}(?:{_PROGRAMS})\b")
 _EDITED: Final = re.compile(rf"{_WORDS}(?:function|code|program|script|snippet|query|class)\b")
-_CODE: Final = re.compile(
-    r"```|\bdef \w+\(|^\s+return\b|;\s?\n|</\w+>|\bfunction \w*\(|=> |\bimport \w|\bselect\b[^\n]+\bfrom\b",
-    re.MULTILINE,
-)
+_CODE: Final = re.compile(r"```|\bdef \w+\(|</\w+>|\bfunction \w*\(|=> |\bimport \w|\bselect\b[^\n]+\bfrom\b")
 _OTHERWISE: Final = re.compile(
     r"self-contained (?:python )?(?:code|script|program)|your[ _](?:python[ _])?code[ _](?:here|should)\b"
     # "请编写一个求和的函数", and not its five rules
@@ -131,4 +130,5 @@ def _asks(verb: re.Match[str], before: str) -> bool:
         return True
     if word in _WRITES and _ANY_PROGRAM.match(text, end):
         return True
-    return bool((word in _EDITS or word == "implement") and _EDITED.match(text, end) and _CODE.search(text))
+    is_edit = (word in _EDITS or word == "implement") and _EDITED.match(text, end) is not None
+    return is_edit and (_CODE.search(text) is not None or has_code_line(text))

@@ -16,6 +16,15 @@ _OPENING: Final = re.compile(r"^[ \t>]{0,12}(?:[-*+] |\d{1,2}[.)] )?(`{3,}|~{3,}
 _LANGUAGE: Final = re.compile(r"[{.]{0,2}([\w+#-]{0,20})")
 _MOST_BLOCKS: Final = 100
 _FENCE: Final = re.compile(r"^[ \t]{0,12}(?:```|~~~).*", re.MULTILINE)
+_CODE_BLOCK: Final = re.compile(
+    r"^[ \t]{0,12}(`{3,}+|~{3,}+)[^\n]*+\n((?:.*+\n)*?)(?:[ \t]{0,12}\1|.*\Z)", re.MULTILINE
+)
+_CODE_LINE: Final = re.compile(
+    r"^[ \t]*+(?:def \w+\(|class \w+[^\n]*[:{]$|import \w|from [\w.]+ import|(?:for|while|if)\b[^\n]*:$|return\b"
+    r"|function\b|(?:const|let|var) \w+ =|(?:public|private|static) \w|#include|(?:print|console\.log|printf)\()"
+    r"|[;{][ \t]*$",
+    re.MULTILINE,
+)
 _BARE_CODE: Final = re.compile(
     r"^(?:def|async def|class) \w+[^\n]*:[ \t]*+(?:#[^\n]*)?\n(?:[ \t]+[^\n]*(?:\n|\Z)|[ \t]*\n)+"
     r"|^(?:export |async |public |private |static )*(?:function|class|const|int|void)\b[^\n]*\{[ \t]*\n(?:.*\n)*?\}",
@@ -61,9 +70,15 @@ def choose_python(blocks: Sequence[Block]) -> Sequence[Block]:
     return [block for block in blocks if block.language in _PYTHON] or blocks
 
 
-def find_bare_code(text: str) -> Sequence[tuple[int, int]]:
-    """Return from where to where functions and classes stand in a text, fenced or not."""
-    return [block.span() for block in _BARE_CODE.finditer(text)]
+def has_code_line(text: str) -> bool:
+    """Return whether a line of a text is one of a program, in Python or a language of braces."""
+    return _CODE_LINE.search(text) is not None
+
+
+def find_code(text: str) -> Sequence[tuple[int, int]]:
+    """Return from where to where programs stand in a text: fenced blocks of code, and functions without a fence."""
+    blocks = [block.span(2) for block in _CODE_BLOCK.finditer(text) if has_code_line(block[2])]
+    return [*blocks, *(block.span() for block in _BARE_CODE.finditer(text))]
 
 
 def find_program(text: str) -> str:
@@ -72,8 +87,8 @@ def find_program(text: str) -> str:
         # Some leave the last fence open.
         end = fences[-1].end() if len(fences) % 2 == 0 else None
         return text[fences[0].start() : end].strip()
-    bare = find_bare_code(text)
-    return text[bare[0][0] : bare[-1][1]].strip() if bare else ""
+    bare = list(_BARE_CODE.finditer(text))
+    return text[bare[0].start() : bare[-1].end()].strip() if bare else ""
 
 
 def _build(language: str, lines: Sequence[str], *, is_closed: bool) -> Block:
