@@ -30,6 +30,7 @@ from reasond_server.dialects.answer_marks import (
     CHOSEN,
     CONCLUSIONS,
     EXAMPLE_ANSWER,
+    EXAMPLE_FUNCTION,
     EXPLANATIONS,
     FORMS,
     HEADING,
@@ -167,18 +168,19 @@ def strip_tags(text: str) -> str:
     return text[start:end].strip()
 
 
+# What nobody answers by chance.
+_EXAMPLES: Final = (EXAMPLE_ANSWER, EXAMPLE_FUNCTION)
 _FEWEST_OURS: Final = 24
-_OURS: Final = (EXAMPLE_ANSWER, *(each for each in FENCE_RULE.strip().split(". ") if len(each) >= _FEWEST_OURS))
-"""What nobody answers by chance."""
+_RULES: Final = tuple(each for each in FENCE_RULE.strip().split(". ") if len(each) >= _FEWEST_OURS)
 
 
 def is_placeholder(answer: str) -> bool:
     """Return whether an answer repeats what is ours in a prompt: its example, its rule, or a name between its tags.
 
-    A program of some length may try itself with the number of the example.
+    A program of some length may try itself with the number of the example, or stand behind its function.
     """
     is_long_program = len(answer) > _MAX_PLAIN_ANSWER and _FENCED.search(answer) is not None
-    if any(each in answer for each in _OURS if not (is_long_program and each == EXAMPLE_ANSWER)):
+    if any(each in answer for each in (_RULES if is_long_program else _RULES + _EXAMPLES)):
         return True
     if len(answer) > _MOST_VALUE:
         return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from reasond_server.context.answers import is_placeholder, split_answer
 from reasond_server.context.replies import ParsedReply, TagParser
 from reasond_server.context.tags import TagKind, restore
-from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER, EXAMPLE_FUNCTION
 from reasond_server.dialects.code_blocks import find_program
 from reasond_server.llm.model import ModelFinish
 from reasond_server.types import FinishReason
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 EXAMPLE: Final = f"for example: <answer>{EXAMPLE_ANSWER}</answer>"
 """Ends what asks for an answer."""
 
-EXAMPLE_PROGRAM: Final = f"for example:\n<answer>\n```python\nprint({EXAMPLE_ANSWER})\n```\n</answer>"
-"""Stands in the place of `EXAMPLE` where the question asks for a program."""
+EXAMPLE_PROGRAM: Final = (
+    f"for example:\n<answer>\n```python\ndef {EXAMPLE_FUNCTION}(birds):\n"
+    '    return birds.count("heron")\n```\n</answer>'
+)
+"""Stands in the place of `EXAMPLE` where the question asks for a program.
+
+With `print(739164)` a small model answered requests for functions with `print(20)` or a copy.
+"""
 
 STEPS_FIRST: Final = (
     "Work it out step by step first, with the calculation and the result of each step. Only then end with the final "

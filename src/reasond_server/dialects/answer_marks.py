@@ -141,6 +141,9 @@ NEGATIONS: Final = "not|isn't|nicht|keine|pas|no|não|non|не|不|ではない"
 EXAMPLE_ANSWER: Final = "739164"
 """Stands between the answer tags of prompts as an example: weak models copy it, and hardly any answer has it."""
 
+EXAMPLE_FUNCTION: Final = "count_herons"
+"""The function of the program that stands there where a program is asked for."""
+
 _PLACEHOLDERS: Final = (
     "the final answer|final answer|your final answer|your answer|your answer here|the answer|answer|answer here|"
     "insert answer here|insert your answer here|the final answer alone|the final answer to the question|"

@@ -226,9 +226,11 @@ async def test_what_is_said_of_results_does_not_hide_a_program_without_tags(
 
 
 def test_the_example_program_is_no_answer() -> None:
-    assert is_placeholder(PROGRAM_LAST.partition("<answer>")[2].partition("</answer>")[0])
-    tried = (
-        "```python\ndef count(seconds):\n" + "    # Counts.\n" * 20 + "    return seconds\n\nprint(count(739164))\n```"
-    )
-    assert not is_placeholder(tried)
+    example = PROGRAM_LAST.partition("<answer>")[2].partition("</answer>")[0].strip()
+    assert is_placeholder(example)
+    assert is_placeholder(example.partition("\n")[2].removesuffix("```"))
+    assert is_placeholder(example.replace("birds", "words"))
+    program = "def count(seconds):\n" + "    # Counts.\n" * 20 + "    return seconds\n"
+    assert not is_placeholder(f"```python\n{program}\nprint(count(739164))\n```")
+    assert not is_placeholder(example.removesuffix("```") + f"\n\n{program}```")
     assert is_placeholder("The answer is 739164 " + "metres " * 40)

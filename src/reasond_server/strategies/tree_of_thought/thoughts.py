@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from reasond_server.context.answers import find_answer, find_marked_answer, is_placeholder
 from reasond_server.context.calls import ModelReply, bound_prompt, stream_reply, take_reply
+from reasond_server.context.final_replies import EXAMPLE_PROGRAM
 from reasond_server.context.own_marks import settle_reply
 from reasond_server.context.replies import parse_reply
 from reasond_server.context.scores import read_judgement, read_points
 from reasond_server.context.sections import FENCE_TOKENS
 from reasond_server.context.tags import TagKind
-from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER
+from reasond_server.dialects.answer_marks import EXAMPLE_ANSWER, EXAMPLE_FUNCTION
 from reasond_server.dialects.code_blocks import find_program
 from reasond_server.errors.model import ContentFilteredError
 from reasond_server.llm.model import ChatModel, Message, ModelFinish, TokenCounter
@@ -33,8 +34,10 @@ _MARK = re.compile(
     r"^[ \t]{0,8}[*#>-]{0,4}[ \t]{0,2}(?:thought|way)[ \t]{0,2}#?\d{1,3}[ \t*]{0,4}[:.)-][ \t*]{0,4}",
     re.IGNORECASE | re.MULTILINE,
 )
-# The example of the prompt is no answer, and no part of a thought.
-_COPIED_EXAMPLE = re.compile(rf"<answer>\s{{0,8}}{EXAMPLE_ANSWER}\s{{0,8}}</answer>")
+# An example of the prompts is no answer, and no part of a thought.
+_COPIED_EXAMPLE = re.compile(
+    rf"<answer>\s{{0,8}}{EXAMPLE_ANSWER}\s{{0,8}}</answer>|" + re.escape(EXAMPLE_PROGRAM.partition("\n")[2])
+)
 _NUMBER_MARK = re.compile(r"^[ \t]{0,3}[*]{0,2}(\d{1,3})[.):][*]{0,2}[ \t]+", re.MULTILINE)
 
 
@@ -243,7 +246,7 @@ def _parse_thought(part: str, *, is_whole: bool, is_last: bool, is_program: bool
         parsed = settle_reply(parsed)
     answer = parsed.content.strip() if parsed.is_closed else ""
     text = parsed.text.strip() if answer else (parsed.text + parsed.content).strip()
-    if EXAMPLE_ANSWER in answer and is_placeholder(answer):
+    if (EXAMPLE_ANSWER in answer or EXAMPLE_FUNCTION in answer) and is_placeholder(answer):
         answer = ""
     program = find_program(text) if is_program and is_whole and not answer else ""
     if program and not is_placeholder(program):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reasond_server.context.final_replies import EXAMPLE_PROGRAM
 from reasond_server.strategies.tree_of_thought.thoughts import ProposedThought, split_thoughts
 
 
@@ -102,7 +103,7 @@ def test_an_example_that_a_step_copies_does_not_hide_the_answer(copied: str) -> 
 def test_a_program_between_tags_is_an_answer_and_the_example_of_one_is_none() -> None:
     text = (
         "Thought 1: Count up.\n<answer>\n```python\ndef f(n):\n    return n + 1\n```\n</answer>\n"
-        "Thought 2: As shown.\n<answer>\n```python\nprint(739164)\n```\n</answer>"
+        f"Thought 2: As shown, {EXAMPLE_PROGRAM}"
     )
     found = split_thoughts(text, count=2, is_whole=True)
     assert [each.answer for each in found] == ["```python\ndef f(n):\n    return n + 1\n```", ""]
@@ -118,8 +119,11 @@ def test_where_a_program_is_asked_for_what_is_fenced_is_an_answer() -> None:
     assert [each.answer for each in split_thoughts(text, count=2, is_whole=True)] == ["", ""]
     (left_open,) = split_thoughts(f"Count up.\n{program[:-4]}", count=2, is_whole=True, is_program=True)
     assert left_open.answer == program[:-4]
-    copied = split_thoughts("As shown:\n```python\nprint(739164)\n```", count=2, is_whole=True, is_program=True)
+    bare = EXAMPLE_PROGRAM.replace("<answer>\n", "").replace("\n</answer>", "")
+    copied = split_thoughts(f"As shown, {bare}", count=2, is_whole=True, is_program=True)
     assert [each.answer for each in copied] == [""]
+    (step,) = split_thoughts(f"Count up, {EXAMPLE_PROGRAM}\n{program}", count=2, is_whole=True, is_program=True)
+    assert step == ProposedThought(text="Count up, for example:", answer=program)
     cut = split_thoughts(text.partition("\n\nThought 2")[0][:-4], count=2, is_whole=False, is_program=True)
     assert [each.answer for each in cut] == [""]
 
